@@ -1,0 +1,1 @@
+"""The engine: rollouts, their stages and samplers, connections, server and client. The only place that waits."""

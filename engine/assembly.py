@@ -1,0 +1,308 @@
+"""Parts of a sampler → items and their events, in the one legal order (reference 2.3).
+
+Items are written one after the other: the next begins when the last is done.
+Pieces of a second call that arrive while a first is open are held and written when it ends, so alternating pieces give
+two whole items (public bug 13).
+Calls of hosted tools are written when the segment is over: their item stays open while the tool runs, and the calls that
+a client must run are announced first, so that both run at once.
+
+Texts are kept as lists of pieces and joined once: a megabyte of single characters costs linear time.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import attrs
+
+from engine.samplers.base import CallInput, CallStart
+from engine.stages import Tool, ToolTable
+from protocol import events
+from protocol.dialects import Dialect
+from protocol.events import OutputItemAdded, OutputItemDone, ServerEvent
+from protocol.items import (
+    CustomToolCall,
+    FunctionCall,
+    Item,
+    McpCall,
+    Message,
+    OutputText,
+    Phase,
+    Reasoning,
+    ReasoningText,
+)
+
+Emit = Callable[[ServerEvent], None]
+NewId = Callable[[str], str]
+
+
+@attrs.define
+class HostedCall:
+    """A whole call of a hosted tool, not written yet."""
+
+    item_id: str
+    label: str
+    name: str
+    pieces: list[str]
+
+    @property
+    def arguments(self) -> str:
+        """The JSON text; a call without any is an empty object."""
+        return "".join(self.pieces) or "{}"
+
+
+@attrs.define
+class _Call:
+    """A call being sampled."""
+
+    start: CallStart
+    tool: Tool
+    pieces: list[str] = attrs.field(factory=list)
+    over: bool = False
+
+
+class Assembly:
+    """The output of one rollout: `items` done so far, in `output_index` order."""
+
+    def __init__(
+        self, emit: Emit, new_id: NewId, dialect: Dialect, tools: ToolTable, known_call: Callable[[str], bool]
+    ) -> None:
+        self._emit = emit
+        self._new_id = new_id
+        self._dialect = dialect
+        self._tools = tools
+        self._known_call = known_call
+        self.items: list[Item] = []
+        self._open: _OpenText | _OpenCall | None = None
+        self._calls: dict[int, _Call] = {}
+        self.hosted: list[HostedCall] = []
+        self.client_calls = 0
+        """Calls of this segment that a client must run."""
+
+    # --- parts -------------------------------------------------------------------------------------------------
+
+    def text(self, piece: str) -> None:
+        """A piece of the answer."""
+        self._prose("message").write(piece)
+
+    def thought(self, piece: str) -> None:
+        """A piece of reasoning."""
+        self._prose("reasoning").write(piece)
+
+    def call_start(self, part: CallStart) -> None:
+        """A call begins; it is written at once if no other call is open."""
+        self._close_prose(phase="commentary")
+        tool = self._tools.find(part.name, part.namespace)
+        # a name nobody listed goes to the client as a function call: it knows best (Codex runs tools it does not list)
+        self._calls[part.index] = _Call(part, tool or Tool("function", part.name, part.namespace))
+        self._write_calls()
+
+    def call_input(self, part: CallInput) -> None:
+        """A piece of a call's input. `KeyError`: the sampler never started that call."""
+        call = self._calls[part.index]
+        if isinstance(self._open, _OpenCall) and self._open.index == part.index:
+            self._open.write(part.text)
+        else:
+            call.pieces.append(part.text)
+
+    def call_end(self, index: int) -> None:
+        """A call is whole."""
+        self._calls[index].over = True
+        self._write_calls()
+
+    # --- ends --------------------------------------------------------------------------------------------------
+
+    def end_segment(self, *, final: bool) -> None:
+        """Close what is open. `final`: the model is done, nothing more will be sampled after this."""
+        for call in self._calls.values():
+            call.over = True
+        self._write_calls()
+        self._close_prose("final_answer" if final else "commentary")
+        self._calls.clear()
+
+    def begin_segment(self) -> None:
+        """Forget what belonged to the last segment."""
+        self.client_calls = 0
+        self.hosted = []
+
+    def cut(self) -> None:
+        """A limit ended the sampling: the open item is done as `incomplete`, held calls are dropped."""
+        if self._open is not None:
+            self._done(self._open.close("incomplete"))
+        self._calls.clear()
+        self.hosted = []
+
+    # --- prose -------------------------------------------------------------------------------------------------
+
+    def _prose(self, kind: str) -> "_OpenText":
+        if not (isinstance(self._open, _OpenText) and self._open.kind == kind):
+            self.end_segment(final=False)
+            self._open = _OpenText(kind, self._new_id, self._emit, len(self.items), self._dialect)
+        return self._open
+
+    def _close_prose(self, phase: Phase) -> None:
+        if isinstance(self._open, _OpenText):
+            self._done(self._open.close("completed", phase))
+
+    # --- calls -------------------------------------------------------------------------------------------------
+
+    def _write_calls(self) -> None:
+        """Write held calls in order, as far as the one before is over."""
+        for index, call in list(self._calls.items()):
+            if call.tool.kind == "hosted":
+                if call.over:
+                    self._take_hosted(index, call)
+                continue
+            if self._open is None:
+                self._open = _OpenCall(
+                    index,
+                    call,
+                    self._new_call_id(call),
+                    self._new_id,
+                    self._emit,
+                    len(self.items),
+                    self._dialect,
+                )
+            if not (isinstance(self._open, _OpenCall) and self._open.index == index and call.over):
+                return
+            self.client_calls += 1
+            del self._calls[index]
+            self._done(self._open.close("completed"))
+
+    def _new_call_id(self, call: _Call) -> str:
+        """The backend's own id unless the chain has it already (public bugs 14 and 15)."""
+        offered = call.start.call_id
+        return self._new_id("call") if not offered or self._known_call(offered) else offered
+
+    def _take_hosted(self, index: int, call: _Call) -> None:
+        del self._calls[index]
+        label = call.tool.namespace or ""
+        self.hosted.append(HostedCall(self._new_id("mcp"), label, call.tool.name, call.pieces))
+
+    def write_hosted_start(self, call: HostedCall) -> None:
+        """The events of a hosted call up to the moment its tool answers."""
+        index = len(self.items)
+        self._emit(OutputItemAdded(index, self._hosted_item(call, "in_progress", arguments="")))
+        self._emit(events.McpCallInProgress(call.item_id, index))
+        for piece in call.pieces or [call.arguments]:
+            self._emit(events.McpCallArgumentsDelta(call.item_id, index, piece))
+        self._emit(events.McpCallArgumentsDone(call.item_id, index, call.arguments))
+
+    def write_hosted_end(self, call: HostedCall, output: str | None, error: str | None) -> None:
+        """The events of a hosted call from its answer on."""
+        index = len(self.items)
+        ended = events.McpCallCompleted if error is None else events.McpCallFailed
+        self._emit(ended(call.item_id, index))
+        status = "completed" if error is None else "failed"
+        self._done(self._hosted_item(call, status, output=output, error=error))
+
+    def _hosted_item(self, call: HostedCall, status: Any, **members: Any) -> McpCall:
+        members.setdefault("arguments", call.arguments)
+        return McpCall(
+            call.item_id, call.label, call.name, status=status, agent=self._dialect.agent, **members
+        )
+
+    def _done(self, item: Item) -> None:
+        """The item joins `items` before its event is sent: whoever answers the event finds it there."""
+        self._open = None
+        self.items.append(item)
+        self._emit(OutputItemDone(len(self.items) - 1, item))
+
+
+@attrs.frozen
+class _Prose:
+    """What differs between an answer and a thought."""
+
+    prefix: str
+    delta: Callable[[str, int, int, str], ServerEvent]
+    done: Callable[[str, int, int, str], ServerEvent]
+    part: Callable[[str], Any]
+
+
+_PROSE: Final = {
+    "message": _Prose("msg", events.OutputTextDelta, events.OutputTextDone, OutputText),
+    "reasoning": _Prose("rs", events.ReasoningTextDelta, events.ReasoningTextDone, ReasoningText),
+}
+
+
+class _OpenText:
+    """A message or a reasoning item being written: one part."""
+
+    def __init__(self, kind: str, new_id: NewId, emit: Emit, index: int, dialect: Dialect) -> None:
+        self.kind = kind
+        self._emit = emit
+        self._index = index
+        self._dialect = dialect
+        self._row = _PROSE[kind]
+        self._id = new_id(self._row.prefix)
+        self._pieces: list[str] = []
+        emit(OutputItemAdded(index, self._item("in_progress", (), None)))
+        emit(events.ContentPartAdded(self._id, index, 0, self._row.part("")))
+
+    def write(self, piece: str) -> None:
+        if piece:
+            self._emit(self._row.delta(self._id, self._index, 0, piece))
+            self._pieces.append(piece)
+
+    def close(self, status: Any, phase: Phase | None = None) -> Item:
+        text = "".join(self._pieces)
+        part = self._row.part(text)
+        self._emit(self._row.done(self._id, self._index, 0, text))
+        self._emit(events.ContentPartDone(self._id, self._index, 0, part))
+        return self._item(status, (part,), phase)
+
+    def _item(self, status: Any, content: Any, phase: Phase | None) -> Item:
+        agent = self._dialect.agent
+        if self.kind == "reasoning":
+            return Reasoning(self._id, content=content, status=status, agent=agent)
+        return Message(
+            "assistant", content, self._id, status, phase if self._dialect.marks_phase else None, agent
+        )
+
+
+class _OpenCall:
+    """A function or custom call being written."""
+
+    def __init__(
+        self,
+        index: int,
+        call: _Call,
+        call_id: str,
+        new_id: NewId,
+        emit: Emit,
+        output_index: int,
+        dialect: Dialect,
+    ) -> None:
+        self.index = index
+        self._call = call
+        self._call_id = call_id
+        self._custom = call.tool.kind == "custom"
+        self._id = new_id("ctc" if self._custom else "fc")
+        self._emit = emit
+        self._output_index = output_index
+        self._dialect = dialect
+        self._pieces: list[str] = []
+        self._delta = events.CustomToolCallInputDelta if self._custom else events.FunctionCallArgumentsDelta
+        emit(OutputItemAdded(output_index, self._item("in_progress", "")))
+        for piece in call.pieces:
+            self.write(piece)
+
+    def write(self, piece: str) -> None:
+        if piece:
+            self._emit(self._delta(self._id, self._output_index, piece))
+            self._pieces.append(piece)
+
+    def close(self, status: Any, _phase: Phase | None = None) -> Item:
+        if not self._pieces and not self._custom:
+            self.write("{}")  # a call without arguments still has some (public bug 12)
+        text = "".join(self._pieces)
+        if self._custom:
+            self._emit(events.CustomToolCallInputDone(self._id, self._output_index, text))
+        else:
+            name = self._call.start.name
+            self._emit(events.FunctionCallArgumentsDone(self._id, self._output_index, text, name))
+        return self._item(status, text)
+
+    def _item(self, status: Any, text: str) -> Item:
+        start = self._call.start
+        cls = CustomToolCall if self._custom else FunctionCall
+        return cls(self._call_id, start.name, text, self._id, start.namespace, status, self._dialect.agent)

@@ -1,0 +1,132 @@
+"""Which calls a context holds and which of them are open: the meaning check of input, in its incremental form.
+
+The rules are those of reference 2.4 for creates: an output answers an earlier call of its own kind, once.
+A batch is taken whole or not at all; a refused one changes nothing.
+A client that uses a call id again after it was answered (some models number from zero each turn) opens a new call;
+while the first is open the second is refused, since one output would answer both.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Self
+
+from protocol.errors import refusal
+from protocol.items import (
+    OUTPUT_OF,
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    ItemReference,
+    Opaque,
+)
+
+MAX_CALL_ID_CHARACTERS: Final = 256
+"""Call ids are rendered, logged and echoed in errors; ours have 29 characters."""
+
+
+class CallLedger:
+    """Calls, their outputs and item ids of one context; grows with it, never looks back."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, type] = {}
+        self._pending: dict[str, None] = {}  # in call order
+        self._item_ids: set[str] = set()
+
+    @classmethod
+    def full(cls, items: Iterable[Item]) -> Self:
+        """The ledger of a whole context. `RemoteProtocolError` as `admit`."""
+        ledger = cls()
+        ledger.admit(tuple(items))
+        return ledger
+
+    def fork(self) -> "CallLedger":
+        """An independent copy; linear in the number of calls and ids."""
+        copy = CallLedger()
+        copy._kinds = self._kinds.copy()
+        copy._pending = self._pending.copy()
+        copy._item_ids = self._item_ids.copy()
+        return copy
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CallLedger):
+            return NotImplemented
+        mine = (self._kinds, self.pending, self._item_ids)
+        return mine == (other._kinds, other.pending, other._item_ids)
+
+    __hash__ = None  # type: ignore[assignment]  # changes as it grows
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """Ids of the calls without output, in call order."""
+        return tuple(self._pending)
+
+    def has_call(self, call_id: str) -> bool:
+        """Whether the context has a call of this id, open or answered."""
+        return call_id in self._kinds
+
+    def admit(self, items: Sequence[Item], *, start: int = 0, all_answered: bool = False) -> tuple[Item, ...]:
+        """Check and take the next items; returns them without references, whose items are in the context already.
+
+        `start` is the place of the first one in the client's `input`, for the words of errors.
+        `all_answered`: refuse also if a call is open at the end, as a create must.
+        `RemoteProtocolError` (nothing taken): the first fault in order.
+        """
+        batch = _Batch(self._kinds, self._pending, self._item_ids)
+        kept = tuple(item for place, item in enumerate(items, start) if batch.take(place, item))
+        if all_answered and batch.pending:
+            raise refusal("no_output", call_id=next(iter(batch.pending)))
+        self._kinds.update(batch.kinds)
+        self._pending = batch.pending
+        self._item_ids |= batch.item_ids
+        return kept
+
+
+class _Batch:
+    """Changes that are not yet in the ledger, over the ledger's own state."""
+
+    def __init__(self, kinds: dict[str, type], pending: dict[str, None], item_ids: set[str]) -> None:
+        self._known_kinds = kinds
+        self._known_item_ids = item_ids
+        self.kinds: dict[str, type] = {}
+        self.pending = pending.copy()  # small: the calls of one segment
+        self.item_ids: set[str] = set()
+
+    def take(self, place: int, item: Item) -> bool:
+        """Note one item; False for a reference, which adds nothing to the context."""
+        if isinstance(item, ItemReference):
+            if item.id not in self.item_ids and item.id not in self._known_item_ids:
+                raise refusal("item_not_found", id=item.id)
+            return False
+        if isinstance(item, FunctionCall | CustomToolCall):
+            self._take_call(place, item)
+        elif isinstance(item, FunctionCallOutput | CustomToolCallOutput):
+            self._take_output(place, item)
+        item_id = item.raw.get("id") if isinstance(item, Opaque) else item.id
+        if isinstance(item_id, str):
+            self.item_ids.add(item_id)
+        return True
+
+    def _take_call(self, place: int, call: FunctionCall | CustomToolCall) -> None:
+        _check_call_id(place, call.call_id)
+        if call.call_id in self.pending:
+            raise refusal("invalid_value", field=f"input[{place}].call_id")
+        self.kinds[call.call_id] = type(call)
+        self.pending[call.call_id] = None
+
+    def _take_output(self, place: int, output: FunctionCallOutput | CustomToolCallOutput) -> None:
+        _check_call_id(place, output.call_id)
+        kind = self.kinds.get(output.call_id) or self._known_kinds.get(output.call_id)
+        if kind is None or not isinstance(output, OUTPUT_OF[kind]):
+            raise refusal("no_call", call_id=output.call_id)
+        if output.call_id not in self.pending:
+            raise refusal("has_output", call_id=output.call_id)
+        del self.pending[output.call_id]
+
+
+def _check_call_id(place: int, call_id: str) -> None:
+    """Refuse ids that no one could mean: empty, overlong, or with control characters, which forge lines in logs."""
+    if not 0 < len(call_id) <= MAX_CALL_ID_CHARACTERS or any(
+        ord(mark) < 32 or ord(mark) == 127 for mark in call_id
+    ):
+        raise refusal("invalid_value", field=f"input[{place}].call_id")

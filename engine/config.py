@@ -1,0 +1,83 @@
+"""Limits: every bound of the engine in one frozen value, unit in the name, reason beside it.
+
+Nothing in the engine waits, queues or buffers without a line here.
+"""
+
+from typing import Any
+
+import attrs
+
+MIB = 1024 * 1024
+
+
+_positive: Any = attrs.validators.gt(0)
+_at_least_zero: Any = attrs.validators.ge(0)
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """All bounds; a wrong value raises `ValueError` that names the field."""
+
+    # --- suspension -------------------------------------------------------------------------------------------
+    suspend_timeout_seconds: float = attrs.field(default=600.0, validator=_at_least_zero)
+    """Append form: how long a suspended rollout waits for its outputs (reference 3.5 rule 11). 0 = for ever."""
+    inject_grace_seconds: float = attrs.field(default=30.0, validator=_at_least_zero)
+    """Inject form: from the suspension or the last accepted output (reference 5B.2 rule 5). 0 = complete at once."""
+    max_open_rollouts: int = attrs.field(default=20_000, validator=_positive)
+    """Rollouts of the server, nearly all of them suspended; at about 10 kB each this is 200 MB. More get a 503."""
+    hosted_tool_timeout_seconds: float = attrs.field(default=60.0, validator=_positive)
+    max_hosted_output_bytes: int = attrs.field(default=MIB, validator=_positive)
+    """A hosted tool that answers more fails with a short error (reference 8A)."""
+
+    # --- work -------------------------------------------------------------------------------------------------
+    sampler_slots: int = attrs.field(default=256, validator=_positive)
+    """Segments that sample at once; a suspended rollout holds no slot."""
+    tick_seconds: float = attrs.field(default=0.004, validator=_positive)
+    """Engine step of the simulated models: all streams are woken together (performance: one wake per step)."""
+    work_slice_bytes: int = attrs.field(default=64 * 1024, validator=_positive)
+    """Rendering and classifying yield to other rollouts after so much text."""
+    max_context_bytes: int = attrs.field(default=256 * MIB, validator=_positive)
+    """Items and tokens that one connection may hold: open rollouts and remembered parents together."""
+    cleanup_seconds: float = attrs.field(default=5.0, validator=_positive)
+    """Bound of every shielded clean-up: post-inference of a cut rollout, closing a sampler."""
+
+    # --- queues -----------------------------------------------------------------------------------------------
+    max_queued_creates: int = attrs.field(default=64, validator=_positive)
+    max_queued_create_bytes: int = attrs.field(default=64 * MIB, validator=_positive)
+    """Creates of one connection that wait for their lane (reference 4.5)."""
+    max_in_flight: int = attrs.field(default=16, validator=_positive)
+    """Responses of one connection that sample at once (reference 4.5); suspended ones do not count."""
+    max_lanes: int = attrs.field(default=32, validator=_positive)
+    """Named lanes of one connection (reference 4.5)."""
+    max_ended_responses: int = attrs.field(default=128, validator=_positive)
+    """Ended ids a connection remembers, to refuse late injects by name (reference 5B.2 rule 6)."""
+    max_held_outputs: int = attrs.field(default=4096, validator=_positive)
+    """Messages and outputs accepted but not yet in the context, per rollout."""
+    outbox_high_water_bytes: int = attrs.field(default=64 * 1024, validator=_positive)
+    """Above this a connection's rollouts wait for its client; 64 KiB measured well."""
+    max_outbox_bytes: int = attrs.field(default=8 * MIB, validator=_positive)
+    """A connection whose unsent bytes pass this is closed with 1011 (reference 1.3)."""
+
+    # --- frames -----------------------------------------------------------------------------------------------
+    max_message_bytes: int = attrs.field(default=16 * MIB, validator=_positive)
+    max_fragments: int = attrs.field(default=64, validator=_positive)
+    """Per message; empty fragments count, they are the cheap way to fill memory."""
+    max_frames_per_second: int = attrs.field(default=1000, validator=_positive)
+    """Every inbound frame counts, control frames too; more closes with 1008."""
+    receive_buffer_bytes: int = attrs.field(default=64 * 1024, validator=_positive)
+
+    # --- connections ------------------------------------------------------------------------------------------
+    max_connections: int = attrs.field(default=2048, validator=_positive)
+    handshake_timeout_seconds: float = attrs.field(default=5.0, validator=_positive)
+    ping_interval_seconds: float = attrs.field(default=30.0, validator=_positive)
+    pong_timeout_seconds: float = attrs.field(default=90.0, validator=_positive)
+    """A ping without any answer for so long closes with 1011: 30 s + 90 s = the 120 s of reference 1.3."""
+    send_timeout_seconds: float = attrs.field(default=10.0, validator=_positive)
+    """A write that moves no byte for so long closes the connection with 1011 (reference 1.3)."""
+    close_timeout_seconds: float = attrs.field(default=2.0, validator=_positive)
+    """How long a closing handshake may take before the socket is dropped."""
+    drain_seconds: float = attrs.field(default=30.0, validator=_positive)
+    """On SIGTERM: how long sampling rollouts may go on (reference 2.7)."""
+
+
+DEFAULT_LIMITS = Limits()

@@ -1,0 +1,117 @@
+"""What all rollouts of a server share: limits, stages, samplers, slots, hosted tools, ids, clocks.
+
+A value, so that a simulation can bring its own ids and clocks, and a test its own sampler.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from engine.config import DEFAULT_LIMITS, Limits
+from engine.hosted import HostedTool, HostedTools
+from engine.ledger import Clock, LedgerReport, monotonic_ns
+from engine.models import ModelEntry, ModelTable
+from engine.samplers.base import Sampler
+from engine.scheduler import SlotPool
+from engine.stages import Classify, Persist, Resolve, RolloutUsage, Validate
+
+MakeSampler = Callable[[str], Sampler]
+
+
+def random_id(prefix: str) -> str:
+    """`prefix` and 128 random bits: an id is a capability (reference 2.2)."""
+    return f"{prefix}_{secrets.token_hex(16)}"
+
+
+def wall_seconds() -> int:
+    """Seconds since 1970, for `created_at`."""
+    return int(time.time())
+
+
+@attrs.frozen(kw_only=True)
+class RolloutReport:
+    """One rollout, measured: told to `Engine.on_report` when it ends."""
+
+    response_id: str
+    dialect: str
+    status: str
+    ending: str
+    hooks: Mapping[str, int]
+    """How often each stage and hook point ran."""
+    usage: RolloutUsage
+    matches: tuple[str, ...]
+    """Names of what the classifier found."""
+    ledger: LedgerReport
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data, one object."""
+        return {
+            **{name: getattr(self, name) for name in ("response_id", "dialect", "status", "ending")},
+            "hooks": dict(self.hooks),
+            "usage": attrs.asdict(self.usage),
+            "matches": list(self.matches),
+            "ledger": self.ledger.as_json(),
+        }
+
+
+@attrs.define(kw_only=True)
+class Engine:
+    """The shared parts. Build it with `Engine.make`."""
+
+    limits: Limits
+    resolve: Resolve
+    validate: Validate
+    classify: Classify
+    persist: Persist
+    hosted: HostedTools
+    slots: SlotPool
+    sampler: Sampler
+    """Serves the models that name no sampler of their own."""
+    samplers: Mapping[str, Sampler] = attrs.field(factory=dict)
+    """By the spec that the model table names."""
+    clock_ns: Clock = monotonic_ns
+    wall_seconds: Callable[[], int] = wall_seconds
+    new_id: Callable[[str], str] = random_id
+    on_report: Callable[[RolloutReport], None] | None = None
+    open_rollouts: int = 0
+    """Rollouts that have not ended, of all connections."""
+
+    @classmethod
+    def make(
+        cls,
+        sampler: Sampler,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        models: ModelTable | None = None,
+        make_sampler: MakeSampler | None = None,
+        hosted_tools: Iterable[HostedTool] = (),
+        persist: Persist | None = None,
+        **others: Any,
+    ) -> "Engine":
+        """An engine around `sampler`; every other part has a default. `ValueError`: a bad tool or sampler spec."""
+        table = models or ModelTable.built_in()
+        specs = {entry.sampler for entry in table.entries if entry.sampler is not None}
+        if specs and make_sampler is None:
+            raise ValueError(
+                f"the model table names samplers ({', '.join(sorted(specs))}): pass make_sampler"
+            )
+        hosted = HostedTools(hosted_tools, limits=limits)
+        return cls(
+            limits=limits,
+            resolve=Resolve(table),
+            validate=Validate(hosted.labels),
+            classify=Classify(),
+            persist=persist or Persist(),
+            hosted=hosted,
+            slots=SlotPool(limits.sampler_slots),
+            sampler=sampler,
+            samplers={spec: make_sampler(spec) for spec in specs} if make_sampler is not None else {},
+            **others,
+        )
+
+    def sampler_of(self, entry: ModelEntry) -> Sampler:
+        """The sampler that serves a model."""
+        return self.sampler if entry.sampler is None else self.samplers[entry.sampler]

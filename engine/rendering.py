@@ -1,0 +1,214 @@
+"""Items as tokens: each by itself, so that appending gives the same tokens as rendering everything again.
+
+Tokenizers merge across any seam but a control token's: at 678 of 1,964 other seams the ids differed when measured.
+Therefore an item begins and ends with a marker, every field stands between markers, and no item looks at another.
+Markers are ids; every field from outside, names and call ids too, goes through `vocabulary.encode` as literal text.
+So a field cannot end early, and the number of markers depends on the kind of item alone.
+
+    message        START role [CHANNEL phase] MESSAGE text END
+    reasoning      START assistant CHANNEL analysis MESSAGE text END
+    call           START assistant CHANNEL kind CONSTRAIN namespace CONSTRAIN name CONSTRAIN call id MESSAGE input CALL
+    output         START tool CHANNEL kind CONSTRAIN call id MESSAGE text END
+    hosted call    a call of kind "hosted", then its output with the same id
+    other items    START document CHANNEL type MESSAGE the item as JSON END
+    instructions   START developer CHANNEL instructions MESSAGE text END
+    tool           START developer CHANNEL tool MESSAGE the tool as JSON END
+
+Images, files and unknown parts are a placeholder, `[input_image]`: these models read text.
+An item of unknown type above `MAX_DOCUMENT_BYTES` is a placeholder too; what is in it (screenshots, most likely) means
+nothing as text. `encrypted_content` is never shown to a model.
+"""
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+
+from engine import vocabulary
+from engine.config import DEFAULT_LIMITS
+from engine.tool_table import tools_added_by
+from engine.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
+from protocol.items import (
+    Content,
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    ItemReference,
+    McpCall,
+    Message,
+    Opaque,
+    OpaquePart,
+    Reasoning,
+    Refusal,
+)
+
+MAX_DOCUMENT_BYTES: Final = 64 * 1024
+
+Layout = Iterator[int | str]
+"""Markers as ids, fields as text."""
+
+_CALLABLE_TOOLS: Final = frozenset({"function", "custom", "namespace", "tool_search"})
+_SHOWN_OF_OTHER_TOOLS: Final = ("type", "server_label", "allowed_tools")
+"""Never `authorization` or `headers` (reference 8A): a model repeats what it reads."""
+
+
+def render_item(item: Item, *, slice_bytes: int = DEFAULT_LIMITS.work_slice_bytes) -> Iterator["array[int]"]:
+    """The tokens of one item, in pieces; let others run between them.
+
+    A piece stands for less than `slice_bytes` plus one piece of the vocabulary (64 KiB) of text.
+    `ValueError`: an item reference, which must be resolved before, or a lone surrogate.
+    """
+    for layout in layouts_of(item):
+        for tokens, _ in render(layout, slice_bytes):
+            yield tokens
+
+
+def render(layout: Layout, slice_bytes: int) -> Iterator[tuple["array[int]", int]]:
+    """Pieces of a layout's tokens, each with the bytes of text it was made from."""
+    tokens, text_bytes = array("I"), 0
+    for field in layout:
+        if isinstance(field, int):
+            tokens.append(field)
+            continue
+        for piece in vocabulary.pieces(field):
+            tokens.extend(vocabulary.encode(piece))
+            text_bytes += text_size(piece)
+            if text_bytes >= slice_bytes:
+                yield tokens, text_bytes
+                tokens, text_bytes = array("I"), 0
+    yield tokens, text_bytes
+
+
+def layouts_of(item: Item) -> tuple[Layout, ...]:
+    """An item's layout; of a hosted call two, the second being the part that the model did not write itself."""
+    if isinstance(item, McpCall):
+        call = _call("hosted", item.server_label, item.name, item.id, item.arguments)
+        return call, _output("hosted", item.id, item.error if item.output is None else item.output)
+    return (_LAYOUTS[type(item)](item),)
+
+
+def preamble_layout(instructions: str | None, tools: tuple[Mapping[str, Any], ...]) -> Layout:
+    """What stands before the items: the tools, then the instructions."""
+    yield from _tools(tools)
+    if instructions:
+        yield from (START, "developer", CHANNEL, "instructions", MESSAGE, instructions, END)
+
+
+def unrendered_bytes(item: Item) -> int:
+    """Roughly the memory of what an item holds but its tokens do not show: images, encrypted and unknown content."""
+    if isinstance(item, Opaque):
+        return json_size(item.raw)
+    if isinstance(item, Reasoning):
+        parts = item.summary + (item.content or ())
+        return text_size(item.encrypted_content or "") + sum(map(_unrendered_part_bytes, parts))
+    content = item.content if isinstance(item, Message) else getattr(item, "output", None)
+    return sum(map(_unrendered_part_bytes, content)) if isinstance(content, tuple) else 0
+
+
+def text_size(text: str) -> int:
+    """Bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def json_size(raw: Mapping[str, Any]) -> int:
+    """Roughly the memory of decoded JSON: its text, and an object for each value."""
+    text = orjson.dumps(raw)
+    return len(text) + _VALUE_BYTES * (text.count(b",") + text.count(b"[") + text.count(b"{"))
+
+
+_VALUE_BYTES: Final = 64
+
+
+def _unrendered_part_bytes(part: object) -> int:
+    return json_size(part.raw) if isinstance(part, OpaquePart) else 0
+
+
+def _message(item: Message) -> Layout:
+    yield from (START, item.role)
+    if item.phase is not None:
+        yield from (CHANNEL, item.phase)
+    yield MESSAGE
+    yield from _content(item.content)
+    yield END
+
+
+def _reasoning(item: Reasoning) -> Layout:
+    yield from (START, "assistant", CHANNEL, "analysis", MESSAGE)
+    yield from _content(item.content or item.summary)
+    yield END
+
+
+def _function_call(item: FunctionCall) -> Layout:
+    return _call("function", item.namespace, item.name, item.call_id, item.arguments)
+
+
+def _custom_tool_call(item: CustomToolCall) -> Layout:
+    return _call("custom", item.namespace, item.name, item.call_id, item.input)
+
+
+def _function_call_output(item: FunctionCallOutput) -> Layout:
+    return _output("function", item.call_id, item.output)
+
+
+def _custom_tool_call_output(item: CustomToolCallOutput) -> Layout:
+    return _output("custom", item.call_id, item.output)
+
+
+def _opaque(item: Opaque) -> Layout:
+    tools = tools_added_by(item)
+    if tools:
+        yield from _tools(tools)
+        return
+    shown = orjson.dumps({key: value for key, value in item.raw.items() if key != "encrypted_content"})
+    text = shown.decode() if len(shown) <= MAX_DOCUMENT_BYTES else f"[{item.type}]"
+    yield from (START, "document", CHANNEL, item.type, MESSAGE, text, END)
+
+
+def _item_reference(item: ItemReference) -> Layout:
+    raise ValueError(
+        f"item reference {item.id!r} cannot be rendered; pass items through the call ledger first"
+    )
+
+
+def _call(kind: str, namespace: str | None, name: str, call_id: str, written: str) -> Layout:
+    yield from (START, "assistant", CHANNEL, kind, CONSTRAIN, namespace or "", CONSTRAIN, name)
+    yield from (CONSTRAIN, call_id, MESSAGE, written, CALL)
+
+
+def _output(kind: str, call_id: str, output: Content | None) -> Layout:
+    yield from (START, "tool", CHANNEL, kind, CONSTRAIN, call_id, MESSAGE)
+    yield from _content(output or "")
+    yield END
+
+
+def _tools(tools: tuple[Mapping[str, Any], ...]) -> Layout:
+    for tool in tools:
+        if tool.get("type") not in _CALLABLE_TOOLS:
+            tool = {key: tool[key] for key in _SHOWN_OF_OTHER_TOOLS if key in tool}  # noqa: PLW2901  # a shorter view
+        yield from (START, "developer", CHANNEL, "tool", MESSAGE, orjson.dumps(tool).decode(), END)
+
+
+def _content(content: Content) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+        return
+    for part in content:
+        if isinstance(part, OpaquePart):
+            yield f"[{part.type or 'part'}]"
+        else:
+            yield part.refusal if isinstance(part, Refusal) else part.text
+
+
+_LAYOUTS: Final[Mapping[type, Callable[[Any], Layout]]] = {
+    Message: _message,
+    Reasoning: _reasoning,
+    FunctionCall: _function_call,
+    FunctionCallOutput: _function_call_output,
+    CustomToolCall: _custom_tool_call,
+    CustomToolCallOutput: _custom_tool_call_output,
+    ItemReference: _item_reference,
+    Opaque: _opaque,
+}

@@ -1,0 +1,423 @@
+"""A rollout: one agent loop as one response. Read this file first.
+
+    admit → validate → resolve → render → classify             once, before anything is sampled
+    sample → [hosted tools] → suspend → resume → sample …       as often as the model calls tools
+    classify the output → account → persist                    once, whatever ended it
+    the terminal event
+
+`Rollout.run` is that sentence as code. The suspended response is a coroutine blocked in `_suspend`, on its inbox.
+
+What it knows: an inbox (outputs come in), an outbox (events go out), a sampler, the stages, a dialect's row.
+What it does not know: connections, transports, lanes, or which dialect it is in.
+
+It ends by itself (no call is left, or `_Over` from within) or by `stop(ending)` from outside, which cancels its life.
+The dialect's row says what each ending leads to. `_finish` runs exactly once for each rollout that was admitted.
+Its cancel scope never encloses a socket write: the outbox only queues.
+
+What a crash kills: a sampler's error ends its response; an error of a stage or of this file ends the connection.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Any, Final, Protocol
+
+import attrs
+import trio
+
+from engine.assembly import Assembly, HostedCall
+from engine.engine import Engine, RolloutReport
+from engine.hosted import HostedResult
+from engine.inbox import Inbox
+from engine.intake import Intake, Snapshot
+from engine.ledger import Ledger, Stage
+from engine.resource import resource_of
+from engine.scheduler import SlotPool
+from engine.segment import BudgetSpentError, SegmentRun
+from engine.stages import Account, PersistedRollout, Segment
+from protocol import events
+from protocol.dialects import Ending, EndRow
+from protocol.errors import CATALOGUE, refusal
+from protocol.events import Parked, Response, ResponseCreate, ResponseDone, ServerEvent
+from protocol.items import OUTPUTS
+from protocol.session import Record
+
+log = logging.getLogger(__name__)
+
+_TERMINAL: Final[Mapping[str, Callable[[Response], ServerEvent]]] = {
+    "completed": events.ResponseCompleted,
+    "incomplete": events.ResponseIncomplete,
+    "failed": events.ResponseFailed,
+}
+
+
+class Outbox(Protocol):
+    """Where events go. Nothing here fails: a broken connection stops its rollouts by itself."""
+
+    def emit(self, event: ServerEvent) -> None:
+        """Number, encode and queue one event. Not a checkpoint."""
+        ...
+
+    def flush(self) -> None:
+        """An engine step is over: what was emitted may leave. Not a checkpoint."""
+        ...
+
+    async def wait_writable(self) -> None:
+        """Wait while the client is behind. No checkpoint if it is not."""
+        ...
+
+    def hook(self, name: str, members: Mapping[str, Any]) -> None:
+        """Something happened between the frames; for traces. Not a checkpoint."""
+        ...
+
+
+class _Over(Exception):  # noqa: N818  # not an error: how the loop leaves itself
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.name)
+        self.ending = ending
+
+
+class Rollout:
+    """One response from its create to its terminal event. `run` it once, in a task of its own."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        create: ResponseCreate,
+        record: Record,
+        outbox: Outbox,
+        *,
+        slots: Sequence[SlotPool] = (),
+        ledger: Ledger | None = None,
+    ) -> None:
+        self.create = create
+        self.record = record
+        self.ledger = ledger or Ledger(engine.clock_ns)
+        self.inbox = Inbox(record.pending, max_held=engine.limits.max_held_outputs, accepted=self._accepted)
+        self.snapshot: Snapshot | None = None
+        """For a response that continues this one; set at the end, if the ending allows it."""
+        self.counts: Counter[str] = Counter()
+        """How often each stage and hook point ran."""
+        self._engine = engine
+        self._dialect = record.dialect
+        self._outbox = outbox
+        self._slots = (*slots, engine.slots)
+        self._intake = Intake(engine, self.ledger, self._count)
+        self._account = Account()
+        self._life = trio.CancelScope()
+        self._ending: Ending | None = None
+        self._endings = record.dialect.sampling_endings
+        self._superseded = False
+        self._hosted_calls = 0
+
+    # --- the sentence --------------------------------------------------------------------------------------------
+
+    async def run(self, parent: Snapshot | None = None) -> None:
+        """The whole life. `RemoteProtocolError`: refused before it began; nothing was emitted then.
+
+        Cancelled from outside it still runs post-inference, shielded and bounded, and emits nothing more.
+        """
+        async with AsyncExitStack() as post:
+            with self._life:
+                try:
+                    async with self._slot(resumed=False):
+                        await self._intake.open(self.create, parent)
+                        self._begin()
+                        post.push_async_callback(self._finish)
+                        await self._sample()
+                    while self._goes_on():
+                        await self._run_hosted_tools()
+                        await self._suspend()
+                        async with self._slot(resumed=True):
+                            await self._resume()
+                            await self._sample()
+                    self.stop(Ending.COMPLETED)
+                except _Over as over:
+                    self.stop(over.ending)
+
+    def stop(self, ending: Ending) -> None:
+        """End the rollout; the first ending counts. Not a checkpoint."""
+        if self._ending is None:
+            self._ending = ending
+            self._life.cancel()
+
+    def supersede(self) -> None:
+        """A create waits for this lane: abandon the rollout if it is suspended, else when it suspends (3.5 rules 3, 4)."""
+        self._superseded = True
+        if self.suspended:
+            self.stop(Ending.ABANDONED)
+
+    @property
+    def over(self) -> bool:
+        """Has an ending been decided? From then on nothing more is accepted."""
+        return self._ending is not None
+
+    @property
+    def cancelled(self) -> bool:
+        """Was it ended by a cancellation, which blames nobody?"""
+        return self._ending is Ending.CANCELLED
+
+    @property
+    def suspended(self) -> bool:
+        """Does it wait for outputs? False from the moment the last one is accepted."""
+        return self._endings is self._dialect.suspended_endings and bool(self.inbox.pending)
+
+    @asynccontextmanager
+    async def _slot(self, *, resumed: bool) -> AsyncIterator[None]:
+        async with AsyncExitStack() as held:
+            self.ledger.enter(Stage.QUEUE)
+            for pool in self._slots:
+                await held.enter_async_context(pool.slot(resumed=resumed))
+            self.ledger.enter(Stage.OTHER)
+            self._hook("slot_acquire")
+            held.callback(self._hook, "slot_release")
+            yield
+
+    # --- before --------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Pre-inference is over; the response exists for the client from here on."""
+        self._hook("pre_inference")
+        self._sampling = self._intake.start(self.create, self.record.response_id)
+        self._assembly = Assembly(
+            self._emit, self._engine.new_id, self._dialect, self._intake.tools, self._intake.calls.has_call
+        )
+        self._resource = resource_of(self.create, self.record.response_id, self._engine.wall_seconds())
+        self._emit(events.ResponseCreated(self._resource))
+        self._emit(events.ResponseInProgress(self._resource))
+        self._outbox.flush()
+
+    # --- sampling ------------------------------------------------------------------------------------------------
+
+    async def _sample(self) -> None:
+        """One segment; its calls are in the assembly afterwards, its items in the context."""
+        self._assembly.begin_segment()
+        if self.create.generate is False:  # a warm-up: everything but the sampling
+            return
+        self.ledger.segments += 1
+        before = len(self._assembly.items)
+        budget = self.create.max_output_tokens
+        run = SegmentRun(
+            self._assembly,
+            None if budget is None else budget - self._account.totals.output_tokens,
+            one_call=self.create.parallel_tool_calls is False,
+        )
+        held_tokens = self._intake.held_tokens if self._account.totals.segments else 0
+        appended = self._intake.next_segment()
+        try:
+            async with aclosing(self._sampling.sample(appended)) as steps:
+                await run.run(steps, self.ledger, self._outbox)
+        except BudgetSpentError:
+            self._hook("sampler_stop", reason="length")
+            self._assembly.cut()
+            await self._intake.keep(self._assembly.items[before:])
+            raise _Over(Ending.MAX_OUTPUT_TOKENS) from None
+        except Exception as error:
+            log.exception("the sampler of %s failed", self.record.response_id)
+            self._hook("sampler_stop", reason="error")
+            raise _Over(Ending.FAILED) from error
+        finally:
+            self.ledger.enter(Stage.OTHER)
+            self._count_segment(run, appended.context_tokens, held_tokens)
+        self._hook("sampler_stop", reason="tool_call" if self._goes_on() else "stop")
+        await self._intake.keep(self._assembly.items[before:])
+
+    def _count_segment(self, run: SegmentRun, input_tokens: int, held_tokens: int) -> None:
+        """Usage of the segment (7.2); a sampler that does not say what it reused is taken to have kept what it had."""
+        reused = held_tokens if run.reused_tokens is None else run.reused_tokens
+        self._account.add(
+            Segment(
+                input_tokens=input_tokens,
+                cached_tokens=max(0, min(reused, input_tokens)),
+                output_tokens=run.output_tokens,
+                reasoning_tokens=run.reasoning_tokens,
+            )
+        )
+        self._intake.sampled(run.output_tokens)
+
+    def _goes_on(self) -> bool:
+        """Is there anything the model has asked for, or has still to be told?"""
+        return bool(self._assembly.client_calls or self._assembly.hosted or self.inbox.held)
+
+    # --- hosted tools --------------------------------------------------------------------------------------------
+
+    async def _run_hosted_tools(self) -> None:
+        """All hosted calls of the segment at once, written in order; the client runs its own meanwhile (8A)."""
+        calls, limit = self._assembly.hosted, self.create.max_tool_calls
+        allowed = calls if limit is None else calls[: max(0, limit - self._hosted_calls)]
+        before = len(self._assembly.items)
+        with self.ledger.at(Stage.HOSTED):
+            async with trio.open_nursery() as nursery:
+                answers = [_Answer() for _ in allowed]
+                for call, answer in zip(allowed, answers, strict=True):
+                    nursery.start_soon(self._run_hosted_tool, call, answer)
+                for call, answer in zip(allowed, answers, strict=True):
+                    await self._write_hosted_tool(call, answer)
+        self._hosted_calls += len(allowed)
+        await self._intake.keep(self._assembly.items[before:])
+        if len(allowed) < len(calls):
+            self._hook("sampler_stop", reason="max_tool_calls")
+            raise _Over(Ending.MAX_TOOL_CALLS)
+
+    async def _run_hosted_tool(self, call: HostedCall, answer: "_Answer") -> None:
+        answer.result = await self._engine.hosted.run(call.label, call.name, call.arguments)
+        self._count("hosted")
+        answer.known.set()
+
+    async def _write_hosted_tool(self, call: HostedCall, answer: "_Answer") -> None:
+        self._assembly.write_hosted_start(call)
+        self._outbox.flush()
+        await answer.known.wait()
+        self._assembly.write_hosted_end(call, answer.result.output, answer.result.error)
+        self._outbox.flush()
+
+    # --- the pause -----------------------------------------------------------------------------------------------
+
+    async def _suspend(self) -> None:
+        """Wait until every call has its output. From the last item to the wait there is no checkpoint (S24)."""
+        if not self.inbox.pending:
+            return
+        if not self._dialect.suspends:
+            raise _Over(Ending.COMPLETED)
+        self._endings = self._dialect.suspended_endings
+        if self._superseded:
+            raise _Over(Ending.ABANDONED)
+        self._hook("suspend", pending=list(self.inbox.pending))
+        if self._dialect.says_done:
+            self._emit(ResponseDone(Parked(self.record.response_id, self._account.report())))
+        self._outbox.flush()
+        self.ledger.enter(Stage.SUSPENDED)
+        complete = await self.inbox.wait_complete(
+            self._patience_seconds, restarts=self._dialect.deadline_restarts
+        )
+        self.ledger.enter(Stage.OTHER)
+        if not complete:
+            raise _Over(Ending.EXPIRED)
+        self._endings = self._dialect.sampling_endings
+
+    @property
+    def _patience_seconds(self) -> float:
+        name = self._dialect.deadline
+        seconds: float = getattr(self._engine.limits, name) if name else 0.0
+        return float("inf") if seconds == 0 and self._dialect.zero_waits_for_ever else seconds
+
+    def _accepted(self, call_ids: tuple[str, ...]) -> None:
+        """The inbox took a batch; answered before the reader reads on, so answers keep the order of the frames."""
+        self._hook("accepted", call_ids=list(call_ids))
+        if self._dialect.answers_input:
+            self._emit(events.InjectCreated(self.record.response_id))
+            self._outbox.flush()
+
+    async def _resume(self) -> None:
+        """Take what came in: outputs in call order, then messages."""
+        items = self.inbox.take()
+        outputs = [item.call_id for item in items if isinstance(item, OUTPUTS)]
+        if outputs:
+            self._hook("resume", outputs=outputs)
+        if items:
+            await self._intake.take(items)
+
+    # --- after ---------------------------------------------------------------------------------------------------
+
+    async def _finish(self) -> None:
+        """Post-inference, then the terminal event. Shielded and bounded: what ended the rollout cannot end this."""
+        ending = self._ending or Ending.DISCONNECTED
+        row = self._endings.get(ending) or self._dialect.sampling_endings[ending]
+        with trio.CancelScope(
+            shield=True, deadline=trio.current_time() + self._engine.limits.cleanup_seconds
+        ):
+            await self._post_inference(row)
+        totals = self._account.totals
+        self._hook(
+            "post_inference",
+            usage={
+                "uncached_input_tokens": totals.uncached_input_tokens,
+                "output_tokens": totals.output_tokens,
+            },
+        )
+        if row.parent:
+            self.snapshot = self._intake.snapshot(self.record.response_id)
+        if row.frame is not None:
+            self._emit(_TERMINAL[row.frame](self._final_resource(row)))
+            self._outbox.flush()
+        self._report(row, ending)
+
+    async def _post_inference(self, row: EndRow) -> None:
+        try:
+            await self._sampling.aclose()
+        except Exception:
+            log.exception("closing the sampler of %s failed", self.record.response_id)
+        await self._intake.classify_output(self._assembly.items)
+        if row.parent:  # what was accepted belongs to whoever continues
+            await self._intake.take(self.inbox.take())
+        with self.ledger.at(Stage.ACCOUNT):
+            self._count("account")
+        with self.ledger.at(Stage.PERSIST):
+            try:
+                self._engine.persist.rollout(self._persisted(row))
+            except Exception:
+                log.exception("persisting %s failed", self.record.response_id)
+            self._count("persist")
+
+    def _persisted(self, row: EndRow) -> PersistedRollout:
+        return PersistedRollout(
+            response_id=self.record.response_id,
+            status=row.status,
+            reason=row.reason or (CATALOGUE[row.error].code if row.error else None),
+            items=self._intake.context.items,
+            usage=self._account.totals,
+        )
+
+    def _final_resource(self, row: EndRow) -> Response:
+        usage = self._account.report() if self._dialect.usage_per_segment else self._account.final_report()
+        return attrs.evolve(
+            self._resource,
+            status=row.status,
+            completed_at=self._engine.wall_seconds() if row.status == "completed" else None,
+            output=tuple(self._assembly.items),
+            error=None if row.error is None else self._error(row.error),
+            incomplete_details=None if row.reason is None else events.IncompleteDetails(row.reason),
+            usage=None if row.error and not self._account.totals.output_tokens else usage,
+        )
+
+    def _error(self, line: str) -> events.ResponseError:
+        words = refusal(line, response_id=self.record.response_id, seconds=self._patience_seconds)
+        return events.ResponseError(words.code or "server_error", words.message)
+
+    def _report(self, row: EndRow, ending: Ending) -> None:
+        if self._engine.on_report is not None:
+            self._engine.on_report(
+                RolloutReport(
+                    response_id=self.record.response_id,
+                    dialect=self._dialect.name,
+                    status=row.status,
+                    ending=ending.name.lower(),
+                    hooks=dict(self.counts),
+                    usage=self._account.totals,
+                    matches=tuple(self._intake.matches),
+                    ledger=self.ledger.report(),
+                )
+            )
+
+    # --- telling -------------------------------------------------------------------------------------------------
+
+    def _emit(self, event: ServerEvent) -> None:
+        left = self.ledger.enter(Stage.ENCODE)
+        self._outbox.emit(event)
+        self.ledger.enter(left)
+
+    def _count(self, name: str) -> None:
+        self.counts[name] += 1
+
+    def _hook(self, name: str, **members: Any) -> None:
+        self.counts[name] += 1
+        self._outbox.hook(name, {"response_id": self.record.response_id, **members})
+
+
+@attrs.define
+class _Answer:
+    """Where a hosted tool's task leaves its result for the writer."""
+
+    result: HostedResult = attrs.field(factory=HostedResult)
+    known: trio.Event = attrs.field(factory=trio.Event)

@@ -1,0 +1,1 @@
+"""What stands for a model: the promise in `base`, and who keeps it."""

@@ -1,0 +1,157 @@
+"""What a sampler promises: tokens in, steps of parts out, one segment at a time.
+
+A *sampler* stands for a model; `open()` starts one rollout on it and returns a *sampling*, the warm state.
+The rollout calls `sample()` once per segment with what is new: first the whole prompt, later the outputs of tools.
+`sample()` yields *steps*: tuples of parts that became ready together; the last part of the last step is `End`.
+Between two segments the sampling just stays; `aclose()` drops it.
+
+Rules (checked by `engine.testing.check_sampler`):
+
+1. A segment ends with exactly one `End`, the last part of its last step. An iterator that stops without it is a failure.
+2. `sample()` may be closed at any step, and cancelled at any await; afterwards only `aclose()` is called.
+3. `aclose()` may be called at any time, twice, and does not block on a peer.
+4. Text pieces are whole characters. No lone surrogate, ever.
+5. If a segment called tools, the next `sample()` brings their outputs.
+6. No nursery and no cancel scope is held across a `yield` (trio's rule for async generators).
+
+A whole sampler::
+
+    class Echo:
+        def open(self, prompt: Prompt) -> Sampling:
+            return EchoSampling()
+
+    class EchoSampling:
+        async def sample(self, appended: Appended) -> Steps:
+            await trio.lowlevel.checkpoint()
+            yield (Prefilled(computed=len(appended.tokens)),)
+            yield (Text(f"you sent {len(appended.items)} items"), End("stop"))
+
+        async def aclose(self) -> None:
+            await trio.lowlevel.checkpoint()
+"""
+
+from array import array
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+import attrs
+
+from protocol.items import Item
+
+StopReason = Literal["stop", "length", "tool_calls"]
+
+
+@attrs.frozen
+class Text:
+    """A piece of the answer's text."""
+
+    text: str
+    tokens: int = 1
+
+
+@attrs.frozen
+class Thought:
+    """A piece of reasoning text."""
+
+    text: str
+    tokens: int = 1
+
+
+@attrs.frozen
+class CallStart:
+    """A tool call begins. `index` numbers the calls of a segment from 0; pieces of several calls may alternate."""
+
+    index: int
+    name: str
+    namespace: str | None = None
+    call_id: str | None = None
+    """None: the engine mints one. A backend's own id is replaced where the chain already has it."""
+    tokens: int = 1
+
+
+@attrs.frozen
+class CallInput:
+    """A piece of a call's arguments (function and hosted tools: JSON text) or input (custom tools: raw text)."""
+
+    index: int
+    text: str
+    tokens: int = 1
+
+
+@attrs.frozen
+class CallEnd:
+    """A call is whole. Without it a call ends when text, reasoning or the end of the segment follows."""
+
+    index: int
+    tokens: int = 0
+
+
+@attrs.frozen
+class Prefilled:
+    """How the segment's context got into the model: tokens reused from warm state, tokens computed now."""
+
+    reused: int = 0
+    computed: int = 0
+    tokens: int = 0
+
+
+@attrs.frozen
+class End:
+    """The segment is over. `tool_calls` is implied by `stop` after a call; `length` is the model's own limit."""
+
+    reason: StopReason = "stop"
+    tokens: int = 0
+
+
+Part: TypeAlias = Text | Thought | CallStart | CallInput | CallEnd | Prefilled | End
+Step: TypeAlias = Sequence[Part]
+"""Parts that became ready together; each says how many sampled `tokens` it stands for."""
+
+
+@attrs.frozen
+class Prompt:
+    """What is known of a rollout when it is opened."""
+
+    response_id: str
+    model: str
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """As sent by the client, hosted tools of the engine included in their public shape."""
+    tool_choice: str | Mapping[str, Any] = "auto"
+
+
+@attrs.frozen
+class Appended:
+    """What is new in this segment.
+
+    `items` starts with what this sampling itself put out in the segment before, as finished items with their call ids,
+    and goes on with what was added since: outputs of tools in call order, then messages.
+    `tokens` are those of the added items only: what the model has not seen and must prefill.
+    """
+
+    items: tuple[Item, ...]
+    tokens: "array[int]"
+    context_tokens: int = 0
+    """Length of the whole context in tokens, these included."""
+
+
+Steps: TypeAlias = AsyncGenerator[Step, None]
+
+
+class Sampling(Protocol):
+    """One rollout's warm state."""
+
+    def sample(self, appended: Appended) -> Steps:
+        """Sample one segment; an async generator. Each step is a checkpoint."""
+        ...
+
+    async def aclose(self) -> None:
+        """Drop the warm state. Idempotent; a checkpoint."""
+        ...
+
+
+class Sampler(Protocol):
+    """A model, or what stands for one."""
+
+    def open(self, prompt: Prompt) -> Sampling:
+        """Start a rollout. Does not block; work begins with the first `sample()`."""
+        ...

@@ -1,0 +1,187 @@
+"""A simulated model: any sampler's words, at a model's pace.
+
+It takes a source (a policy, a script), cuts its text into real tokens, and lets them out at so many tokens a second,
+after a time that grows with the tokens it had to prefill. The jitter comes from a seed.
+
+All streams share one *ticker*: a task that wakes once an engine step and wakes every stream that has tokens due.
+A timer per stream would cost more than everything else in the event path (performance reference 2).
+Tokens are let out by deadline, several at once where the rate is above the tick; lateness is counted.
+"""
+
+import codecs
+import math
+import random
+from collections.abc import Iterable, Iterator
+
+import attrs
+import trio
+
+from engine import vocabulary
+from engine.samplers.base import (
+    Appended,
+    CallInput,
+    End,
+    Part,
+    Prefilled,
+    Prompt,
+    Sampler,
+    Sampling,
+    Step,
+    Steps,
+    Text,
+    Thought,
+)
+
+
+class Ticker:
+    """Wakes all waiting streams together, once a step; asleep when nobody waits."""
+
+    def __init__(self, tick_seconds: float) -> None:
+        self.tick_seconds = tick_seconds
+        self._waiting: list[tuple[float, trio.Event]] = []
+        self._someone = trio.Event()
+
+    async def run(self) -> None:
+        """The one task behind all streams. Runs until cancelled."""
+        while True:
+            if not self._waiting:
+                self._someone = trio.Event()
+                await self._someone.wait()
+            now = trio.current_time()
+            await trio.sleep_until((math.floor(now / self.tick_seconds) + 1) * self.tick_seconds)
+            self._wake(trio.current_time())
+
+    def _wake(self, now: float) -> None:
+        still = []
+        for due, event in self._waiting:
+            if due <= now:
+                event.set()
+            else:
+                still.append((due, event))
+        self._waiting = still
+
+    async def wait_until(self, due: float) -> None:
+        """Wait for the first tick at or after `due`, in `trio.current_time()`. A checkpoint."""
+        event = trio.Event()
+        entry = (due, event)
+        self._waiting.append(entry)
+        self._someone.set()
+        try:
+            await event.wait()
+        except trio.Cancelled:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+            raise
+
+
+@attrs.frozen(kw_only=True)
+class Pace:
+    """How fast the model is."""
+
+    tokens_per_second: float = 200.0
+    first_token_seconds: float = 0.05
+    """Before the first token of each segment, whatever its length."""
+    prefill_tokens_per_second: float = 20_000.0
+    """Tokens the model must still read; those of its warm state cost nothing."""
+    jitter: float = 0.0
+    """Standard deviation of the logarithm of each step's duration; 0 = none."""
+    seed: int = 0
+
+
+@attrs.define
+class PacedStatistics:
+    """What the pacing did."""
+
+    tokens: int = 0
+    late_seconds_max: float = 0.0
+    """The longest time by which a step left after it was due; a tick at the least."""
+
+
+class Paced:
+    """`source` at `pace`. Its `run` must be running, in a nursery of the server's."""
+
+    def __init__(self, source: Sampler, pace: Pace, *, tick_seconds: float) -> None:
+        self._source = source
+        self._pace = pace
+        self._ticker = Ticker(tick_seconds)
+        self.statistics = PacedStatistics()
+
+    async def run(self) -> None:
+        """The engine step of all streams of this sampler. Runs until cancelled."""
+        await self._ticker.run()
+
+    def open(self, prompt: Prompt) -> Sampling:
+        """Start a rollout; its jitter depends on the seed and the response's id."""
+        jitter = random.Random(f"{self._pace.seed}:{prompt.response_id}")  # noqa: S311  # no secret comes of it
+        return _Stream(self, self._source.open(prompt), jitter)
+
+
+class _Stream:
+    def __init__(self, paced: Paced, source: Sampling, jitter: random.Random) -> None:
+        self._paced = paced
+        self._pace = paced._pace  # noqa: SLF001  # one module
+        self._ticker = paced._ticker  # noqa: SLF001
+        self._source = source
+        self._jitter = jitter
+
+    async def sample(self, appended: Appended) -> Steps:
+        now = trio.current_time()
+        prefill_seconds = len(appended.tokens) / self._pace.prefill_tokens_per_second
+        first_due = now + self._pace.first_token_seconds + prefill_seconds
+        parts = [part async for step in self._source.sample(appended) for part in step]
+        yield (Prefilled(appended.context_tokens - len(appended.tokens), len(appended.tokens)),)
+        for step, due in self._schedule(_in_tokens(parts), first_due):
+            if due > trio.current_time():
+                await self._ticker.wait_until(due)
+            else:
+                await trio.lowlevel.checkpoint()
+            self._note(step, due)
+            yield step
+
+    def _schedule(self, parts: Iterable[Part], due: float) -> Iterator[tuple[Step, float]]:
+        """Cut a segment into steps of a tick each, with the time at which each is due."""
+        step: list[Part] = []
+        began = due
+        for part in parts:
+            step.append(part)
+            due += part.tokens * self._seconds_per_token()
+            if due - began >= self._ticker.tick_seconds:
+                yield step, due
+                step, began = [], due
+        if step:
+            yield step, due
+
+    def _seconds_per_token(self) -> float:
+        seconds = 1.0 / self._pace.tokens_per_second
+        return seconds * self._jitter.lognormvariate(0.0, self._pace.jitter) if self._pace.jitter else seconds
+
+    def _note(self, step: Step, due: float) -> None:
+        statistics = self._paced.statistics
+        statistics.tokens += sum(part.tokens for part in step)
+        statistics.late_seconds_max = max(statistics.late_seconds_max, trio.current_time() - due)
+
+    async def aclose(self) -> None:
+        await self._source.aclose()
+
+
+def _in_tokens(parts: Iterable[Part]) -> Iterator[Part]:
+    """Each text as its tokens, a character never split; other parts as they are."""
+    for part in parts:
+        if isinstance(part, Text | Thought | CallInput):
+            for piece, tokens in token_pieces(part.text):
+                yield attrs.evolve(part, text=piece, tokens=tokens)
+        elif not isinstance(part, Prefilled):
+            yield part
+        if isinstance(part, End):
+            return
+
+
+def token_pieces(text: str) -> Iterator[tuple[str, int]]:
+    """A text as pieces of whole characters, each with the number of tokens it took."""
+    decoder, tokens = codecs.getincrementaldecoder("utf-8")(), 0
+    for token in vocabulary.encode(text):
+        tokens += 1
+        piece = decoder.decode(vocabulary.token_bytes(token))
+        if piece:
+            yield piece, tokens
+            tokens = 0

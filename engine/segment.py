@@ -1,0 +1,114 @@
+"""One segment: a sampler's steps, part by part, into the assembly, within the rollout's budget.
+
+The hot path: for a text part it is one table lookup, one event, and nothing that waits.
+Waiting happens once a step: for the client, if it is behind, and for the sampler.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from engine.assembly import Assembly
+from engine.ledger import Ledger, Stage
+from engine.samplers import base
+
+if TYPE_CHECKING:
+    from engine.rollout import Outbox
+
+
+class BudgetSpentError(Exception):
+    """`max_output_tokens` is used up, or the model met its own limit of length."""
+
+
+class SamplerContractError(RuntimeError):
+    """A sampler broke its promises (`engine.samplers.base`); it ends its response, nothing else."""
+
+
+@attrs.define
+class SegmentRun:
+    """The counts of one segment while it runs."""
+
+    assembly: Assembly
+    budget_tokens: int | None
+    """What may still be sampled in this rollout; None = no limit."""
+    one_call: bool
+    """At most one client call (`parallel_tool_calls: false`)."""
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    reused_tokens: int | None = None
+    """As the sampler reports it; None = it does not."""
+
+    async def run(self, steps: "base.Steps", ledger: Ledger, outbox: "Outbox") -> None:
+        """Take steps until the segment is over. A checkpoint if the sampler's are.
+
+        `BudgetSpentError`; `SamplerContractError`; whatever the sampler raises.
+        """
+        ledger.enter(Stage.SAMPLE)
+        async for step in steps:
+            ledger.enter(Stage.OTHER)
+            over = self.take(step)
+            ledger.enter(Stage.SEND)
+            outbox.flush()
+            await outbox.wait_writable()
+            if over:
+                ledger.enter(Stage.OTHER)
+                return
+            ledger.enter(Stage.SAMPLE)
+        raise SamplerContractError("the sampler stopped without an End")
+
+    def take(self, step: base.Step) -> bool:
+        """The parts of one step; True when the segment is over."""
+        for part in step:
+            if part.tokens:
+                self._spend(part.tokens)
+            if _TAKE[type(part)](self, part):
+                return True
+        return False
+
+    def _spend(self, tokens: int) -> None:
+        if self.budget_tokens is not None and self.output_tokens + tokens > self.budget_tokens:
+            raise BudgetSpentError
+        self.output_tokens += tokens
+
+    def _text(self, part: base.Text) -> bool:
+        self.assembly.text(part.text)
+        return False
+
+    def _thought(self, part: base.Thought) -> bool:
+        self.reasoning_tokens += part.tokens
+        self.assembly.thought(part.text)
+        return False
+
+    def _call_start(self, part: base.CallStart) -> bool:
+        self.assembly.call_start(part)
+        return False
+
+    def _call_input(self, part: base.CallInput) -> bool:
+        self.assembly.call_input(part)
+        return False
+
+    def _call_end(self, part: base.CallEnd) -> bool:
+        self.assembly.call_end(part.index)
+        return self.one_call and self.assembly.client_calls > 0
+
+    def _prefilled(self, part: base.Prefilled) -> bool:
+        self.reused_tokens = part.reused
+        return False
+
+    def _end(self, part: base.End) -> bool:
+        if part.reason == "length":
+            raise BudgetSpentError
+        self.assembly.end_segment(final=True)
+        return True
+
+
+_TAKE: Final[Mapping[type, Callable[..., bool]]] = {
+    base.Text: SegmentRun._text,  # noqa: SLF001  # the class's own table
+    base.Thought: SegmentRun._thought,  # noqa: SLF001
+    base.CallStart: SegmentRun._call_start,  # noqa: SLF001
+    base.CallInput: SegmentRun._call_input,  # noqa: SLF001
+    base.CallEnd: SegmentRun._call_end,  # noqa: SLF001
+    base.Prefilled: SegmentRun._prefilled,  # noqa: SLF001
+    base.End: SegmentRun._end,  # noqa: SLF001
+}

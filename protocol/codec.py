@@ -1,0 +1,502 @@
+"""Text ⇄ event: the one converter, strict, with errors that name the field.
+
+Decoding is orjson and cattrs with strict scalars: a number is never taken for a string, nor "false" for True.
+The fast converter knows no paths; only when it fails does a second, detailed one read the same data again to say where.
+The tag is looked up first, so that an unknown type is our error and not a `KeyError`.
+
+Encoding writes `type` first, the members in the order of the class, then what the last hop adds
+(`sequence_number`, `agent`, `stream_id`). Deltas, nearly all of the traffic, have a template: the bytes around the
+piece are made once per content part (`DeltaTemplate`), and a property test says it equals the plain way, byte for byte.
+
+Members that are null stay away where the wire leaves them out (`OMITTED`), and are written where it wants them.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, Literal, get_args, get_origin
+
+import attrs
+import orjson
+from cattrs import Converter
+from cattrs.errors import AttributeValidationNote, IterableValidationNote
+from cattrs.gen import make_dict_unstructure_fn, override
+
+from protocol import events, items
+from protocol.errors import RemoteProtocolError, refusal
+from protocol.usage import Usage
+
+MAX_CALL_ID_CHARACTERS: Final = 256
+"""Longer than any real one; an id of a megabyte is an attack (T23)."""
+
+MAX_WRITTEN_DEPTH: Final = 254
+"""How deeply nested a value orjson writes."""
+
+STREAM_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
+
+RANGES: Final[Mapping[str, tuple[float, float]]] = {
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "top_logprobs": (0, 20),
+    "max_output_tokens": (1, 2**31),
+    "max_tool_calls": (0, 2**31),
+}
+"""Inclusive bounds of the create body's numbers (reference 9)."""
+
+
+class _Mismatch(ValueError):  # noqa: N818  # carries a result to `_explain`, is never shown
+    """A value of the wrong type; the text is what was expected."""
+
+
+class _NotAllowed(ValueError):  # noqa: N818  # the same
+    """A value of the right type that is not one of the allowed ones."""
+
+
+# --- decoding ------------------------------------------------------------------------------------------------------
+
+_PARTS: Final[Mapping[str, type]] = {
+    "input_text": items.InputText,
+    "output_text": items.OutputText,
+    "refusal": items.Refusal,
+    "reasoning_text": items.ReasoningText,
+    "summary_text": items.SummaryText,
+}
+_ITEMS: Final[Mapping[str, type]] = {
+    "message": items.Message,
+    "reasoning": items.Reasoning,
+    "function_call": items.FunctionCall,
+    "function_call_output": items.FunctionCallOutput,
+    "custom_tool_call": items.CustomToolCall,
+    "custom_tool_call_output": items.CustomToolCallOutput,
+    "mcp_call": items.McpCall,
+    "item_reference": items.ItemReference,
+}
+_PART_LISTS: Final = (tuple[items.Part, ...], tuple[items.Part, ...] | None)
+_ITEM_LISTS: Final = (tuple[items.Item, ...],)
+_TEXT_OR_ITEMS: Final = str | tuple[items.Item, ...] | None
+
+Structure = Callable[[Any], Any]
+
+
+def _exactly(cls: type, expected: str) -> Structure:
+    def structure(value: Any) -> Any:
+        if type(value) is not cls:
+            raise _Mismatch(expected)
+        return value
+
+    return structure
+
+
+def _number(value: Any) -> float:
+    if type(value) is not float and type(value) is not int:
+        raise _Mismatch("a number")
+    return float(value)
+
+
+def _texts(value: Any) -> Any:
+    if type(value) is not dict or not all(type(v) is str for v in value.values()):
+        raise _Mismatch("an object of strings")
+    return value
+
+
+def _text_or_object(value: Any) -> Any:
+    if type(value) is not str and type(value) is not dict:
+        raise _Mismatch("a string or an object")
+    return value
+
+
+def _literal(value: Any, literal: Any) -> Any:
+    if type(value) is not str:
+        raise _Mismatch("a string")
+    if value not in get_args(literal):
+        raise _NotAllowed
+    return value
+
+
+def _usage(value: Any) -> Usage:
+    """The nested wire form; details may be null (other servers send that)."""
+    whole = _object(value)
+    inputs, outputs = whole.get("input_tokens_details") or {}, whole.get("output_tokens_details") or {}
+    numbers = (
+        whole.get("input_tokens"),
+        inputs.get("cached_tokens") or 0,
+        inputs.get("cache_write_tokens") or 0,
+        whole.get("output_tokens"),
+        outputs.get("reasoning_tokens") or 0,
+    )
+    if not all(type(n) is int for n in numbers):
+        raise _Mismatch("an object of integers")
+    return Usage(*numbers)
+
+
+_object: Final = _exactly(dict, "an object")
+
+
+def _each(value: Any, structure: Structure, expected: str, *, detailed: bool) -> tuple[Any, ...]:
+    if type(value) is not list:
+        raise _Mismatch(expected)
+    if not detailed:
+        return tuple(map(structure, value))
+    found = []
+    for index, member in enumerate(value):
+        try:
+            found.append(structure(member))
+        except Exception as error:
+            error.add_note(IterableValidationNote(f"@ index {index}", index, None))
+            raise
+    return tuple(found)
+
+
+class _Decoder:
+    """Data → attrs objects; one instance without paths, one with."""
+
+    def __init__(self, *, detailed: bool) -> None:
+        self.converter = Converter(detailed_validation=detailed)
+        self._each = partial(_each, detailed=detailed)
+        for scalar, strict in (
+            (str, _exactly(str, "a string")),
+            (int, _exactly(int, "an integer")),
+            (bool, _exactly(bool, "a boolean")),
+            (float, _number),
+        ):
+            self.converter.register_structure_hook(scalar, _hook(strict))
+        shapes: tuple[tuple[Any, Structure], ...] = (
+            (Any, lambda value: value),
+            (Usage, _usage),
+            (events.JSON, _object),
+            (Mapping[str, str], _texts),
+            (str | events.JSON, _text_or_object),
+            (tuple[events.JSON, ...], partial(self._each, structure=_object, expected="a list of objects")),
+            (
+                tuple[str, ...],
+                partial(self._each, structure=_exactly(str, "a string"), expected="a list of strings"),
+            ),
+            (items.Part, self.part),
+            (items.Item, self.item),
+            (items.Content, self.content),
+            (str | events.JSON | None, _or_null(_text_or_object)),
+            (_TEXT_OR_ITEMS, _or_null(self.text_or_items)),
+            *((t, _or_null(self.parts)) for t in _PART_LISTS),
+            *((t, self.many_items) for t in _ITEM_LISTS),
+        )
+        for shape, structure in shapes:
+            self.converter.register_structure_hook_func(partial(_same, shape), _hook(structure))
+        self.converter.register_structure_hook_func(_is_literal, _literal)
+
+    def part(self, value: Any) -> Any:
+        cls = _PARTS.get(_object(value).get("type", ""))
+        return items.OpaquePart(value) if cls is None else self.converter.structure(value, cls)
+
+    def parts(self, value: Any) -> Any:
+        return self._each(value, self.part, "a list of content parts")
+
+    def content(self, value: Any) -> Any:
+        return (
+            value
+            if type(value) is str
+            else self._each(value, self.part, "a string or a list of content parts")
+        )
+
+    def item(self, value: Any) -> Any:
+        # a message or a reference may come without its type (reference 8.1)
+        tag = _object(value).get("type", "message" if "role" in value else "item_reference")
+        if type(tag) is not str:
+            raise _Mismatch("an object with a string 'type'")
+        cls = _ITEMS.get(tag)
+        return items.Opaque(value) if cls is None else self.converter.structure(value, cls)
+
+    def many_items(self, value: Any) -> Any:
+        return self._each(value, self.item, "a list of items")
+
+    def text_or_items(self, value: Any) -> Any:
+        return value if type(value) is str else self._each(value, self.item, "a string or a list of items")
+
+
+def _hook(structure: Structure) -> Callable[[Any, Any], Any]:
+    return lambda value, _type: structure(value)
+
+
+def _is_literal(t: Any) -> bool:
+    return get_origin(t) is Literal
+
+
+def _same(t: Any, other: Any) -> bool:
+    return bool(t == other)
+
+
+def _or_null(structure: Structure) -> Structure:
+    return lambda value: None if value is None else structure(value)
+
+
+_FAST: Final = _Decoder(detailed=False)
+_DETAILED: Final = _Decoder(detailed=True)
+
+
+def structure(data: Mapping[str, Any], cls: Any) -> Any:
+    """Data (parsed JSON) → an object of `cls`. `RemoteProtocolError` names the first bad member and what was expected."""
+    try:
+        return _FAST.converter.structure(data, cls)
+    except Exception:  # noqa: BLE001  # whatever it was, the slow reading says where
+        return _structure_slowly(data, cls)
+
+
+def _structure_slowly(data: Mapping[str, Any], cls: Any) -> Any:
+    try:
+        return _DETAILED.converter.structure(data, cls)
+    except Exception as error:  # noqa: BLE001  # every kind of failure becomes one kind of answer
+        raise _explain(error) from None
+
+
+def _explain(error: BaseException) -> RemoteProtocolError:
+    path = ""
+    while True:
+        path += "".join(_steps(error))
+        if not isinstance(error, BaseExceptionGroup):
+            break
+        error = error.exceptions[0]
+    field = path.removeprefix(".")
+    if isinstance(error, KeyError):
+        return refusal("missing", field=field)
+    if isinstance(error, _Mismatch):
+        return refusal("invalid_type", field=field, expected=str(error))
+    return refusal("invalid_value", field=field)
+
+
+def _steps(error: BaseException) -> Iterator[str]:
+    for note in reversed(getattr(error, "__notes__", ())):
+        if isinstance(note, AttributeValidationNote):
+            yield f".{note.name}"
+        elif isinstance(note, IterableValidationNote):
+            yield f"[{note.index}]"
+
+
+def parse(text: str | bytes) -> dict[str, Any]:
+    """One JSON object with a string `type`; else `RemoteProtocolError` `invalid_json` or `invalid_event`.
+
+    orjson refuses what would break us later: NaN, infinities, lone surrogates, endless nesting (hazards, T16).
+    It reads deeper nesting than it writes, so what could not be echoed is refused here.
+    """
+    try:
+        data = orjson.loads(text)
+        if _may_be_deep(text):
+            orjson.dumps(data)
+    except (ValueError, TypeError, RecursionError):
+        raise refusal("invalid_json") from None
+    if type(data) is not dict:
+        raise refusal("invalid_json")
+    if type(data.get("type")) is not str:
+        raise refusal("no_type")
+    return data
+
+
+def _may_be_deep(text: str | bytes) -> bool:
+    """Only a text with this many brackets can be nested too deeply to be written again."""
+    brackets = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    return brackets >= MAX_WRITTEN_DEPTH
+
+
+def client_event(data: dict[str, Any]) -> events.ClientEvent:
+    """A parsed frame of a client → its event, each field checked.
+
+    `RemoteProtocolError`: unknown type, missing or wrong member, a number out of range, a bad `stream_id`.
+    """
+    cls = events.CLIENT_CLASSES.get(data["type"])
+    if cls is None:
+        raise refusal("unsupported_event", type=data["type"][:64])
+    _check_stream_id(data)
+    check = _CHECKS.get(cls)
+    if check is not None:
+        check(data)
+    event: events.ClientEvent = structure(data, cls)
+    return event
+
+
+def _check_stream_id(data: Mapping[str, Any]) -> None:
+    stream_id = data.get("stream_id")
+    if stream_id is not None and not (type(stream_id) is str and STREAM_ID.match(stream_id)):
+        raise refusal("stream_id")
+
+
+def _check_create(data: Mapping[str, Any]) -> None:
+    for name, (low, high) in RANGES.items():
+        value = data.get(name)
+        if isinstance(value, int | float) and not low <= value <= high:
+            raise refusal("invalid_value", field=name)
+    for name in ("conversation", "prompt"):
+        if data.get(name) is not None:
+            raise refusal("unsupported_parameter", field=name)
+    if data.get("background") is True:
+        raise refusal("unsupported_parameter", field="background")
+    metadata = data.get("metadata")
+    if type(metadata) is dict and (
+        len(metadata) > 16 or any(len(k) > 64 or len(str(v)) > 512 for k, v in metadata.items())
+    ):
+        raise refusal("invalid_value", field="metadata")
+    _check_call_ids(data)
+
+
+def _check_batch(data: dict[str, Any]) -> None:
+    batch = data.get("input")
+    if type(batch) is not list or not batch or not all(type(member) is dict for member in batch):
+        raise refusal("empty_input")
+    _check_call_ids(data)
+
+
+def _check_inject(data: dict[str, Any]) -> None:
+    if "response_id" not in data:
+        raise refusal("missing", field="response_id")
+    _check_batch(data)
+    data["raw_input"] = data["input"]
+
+
+def _check_call_ids(data: Mapping[str, Any]) -> None:
+    batch = data.get("input")
+    for index, member in enumerate(batch if type(batch) is list else ()):
+        call_id = member.get("call_id") if type(member) is dict else None
+        if type(call_id) is str and not (
+            0 < len(call_id) <= MAX_CALL_ID_CHARACTERS and call_id.isprintable()
+        ):
+            raise refusal("invalid_value", field=f"input[{index}].call_id")
+
+
+_CHECKS: Final[Mapping[type, Callable[[dict[str, Any]], None]]] = {
+    events.ResponseCreate: _check_create,
+    events.ResponseAppend: _check_batch,
+    events.ResponseInject: _check_inject,
+}
+"""What must hold beyond the types, per client event; first, so that the words are the catalogue's."""
+
+
+def server_event(data: dict[str, Any]) -> events.ServerEvent:
+    """A parsed frame of a server → its event; an unknown type is kept whole."""
+    cls = events.SERVER_CLASSES.get(data["type"])
+    if cls is None:
+        return events.UnknownEvent(data)
+    event: events.ServerEvent = structure(data, cls)
+    return event
+
+
+# --- encoding ------------------------------------------------------------------------------------------------------
+
+OMITTED: Final[Mapping[type, frozenset[str]]] = {
+    items.Message: frozenset({"id", "status", "phase", "agent"}),
+    items.Reasoning: frozenset({"id", "content", "status", "agent"}),
+    items.FunctionCall: frozenset({"id", "namespace", "status", "agent"}),
+    items.FunctionCallOutput: frozenset({"id"}),
+    items.CustomToolCall: frozenset({"id", "namespace", "status", "agent"}),
+    items.CustomToolCallOutput: frozenset({"id"}),
+    items.McpCall: frozenset({"status", "agent"}),
+    events.FunctionCallArgumentsDone: frozenset({"name"}),
+    events.ResponseDone: frozenset({"response"}),
+    events.Parked: frozenset({"id", "usage"}),
+    events.ErrorEvent: frozenset({"stream_id"}),
+    events.ResponseAppend: frozenset({"response_id", "previous_response_id", "stream_id", "client_metadata"}),
+    events.ResponseCreate: frozenset(a.name for a in attrs.fields(events.ResponseCreate)),
+}
+"""Members left out when null; every other member is always written."""
+
+
+def _usage_object(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+        },
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def _raw(value: Any) -> Any:
+    return value.raw
+
+
+def _as_it_is(value: Any) -> Any:
+    return list(value) if type(value) is tuple else value
+
+
+def _make_encoder() -> Converter:
+    converter = Converter()
+
+    def register(*classes: type) -> None:
+        for cls in classes:
+            overrides = {name: override(omit_if_default=True) for name in OMITTED.get(cls, ())}
+            if cls is events.ResponseInject:
+                overrides["raw_input"] = override(omit=True)
+            function: Structure = make_dict_unstructure_fn(cls, converter, **overrides)  # type: ignore[arg-type]
+            converter.register_unstructure_hook(cls, function)
+
+    def each(function: Callable[[Any], Any], *shapes: Any) -> None:
+        for shape in shapes:
+            converter.register_unstructure_hook_func(partial(_same, shape), function)
+
+    def by_class(value: Any) -> Any:
+        return value if type(value) is str else converter.unstructure(value, unstructure_as=type(value))
+
+    def listed(value: Any) -> Any:
+        return value if value is None or type(value) is str else [by_class(member) for member in value]
+
+    for cls, function in ((Usage, _usage_object), (items.OpaquePart, _raw), (items.Opaque, _raw)):
+        converter.register_unstructure_hook(cls, function)
+    each(by_class, items.Part, items.Item)
+    each(listed, items.Content, *_PART_LISTS, *_ITEM_LISTS, _TEXT_OR_ITEMS)
+    each(
+        _as_it_is,
+        *(Any, events.JSON, str | events.JSON, str | events.JSON | None, events.JSON | None),
+        *(
+            Mapping[str, str],
+            Mapping[str, str] | None,
+            tuple[events.JSON, ...],
+            tuple[events.JSON, ...] | None,
+        ),
+        *(tuple[str, ...], tuple[str, ...] | None),
+    )
+    # members before their owners: a generated function binds its members' hooks when it is made
+    register(*_PARTS.values(), items.Agent, *_ITEMS.values())
+    register(events.ResponseError, events.IncompleteDetails, events.Response, events.Parked)
+    register(events.InjectError, events.ErrorDetail)
+    register(*events.SERVER_CLASSES.values(), *events.CLIENT_CLASSES.values())
+    return converter
+
+
+_ENCODER: Final = _make_encoder()
+
+
+def unstructure(event: Any) -> dict[str, Any]:
+    """An event or item → plain data; for an event without its `type`."""
+    data: dict[str, Any] = _ENCODER.unstructure(event, unstructure_as=type(event))
+    return data
+
+
+def encode(event: Any, extras: Mapping[str, Any] | None = None) -> bytes:
+    """An event → UTF-8 JSON, `type` first and `extras` last. A checkpoint it is not.
+
+    `TypeError` for text that is no Unicode (a lone surrogate): nothing was numbered or sent then.
+    """
+    if isinstance(event, events.UnknownEvent):
+        return orjson.dumps({**event.raw, **(extras or {})})
+    return orjson.dumps({"type": event.type, **unstructure(event), **(extras or {})})
+
+
+class DeltaTemplate:
+    """The constant bytes around the piece of one content part's deltas."""
+
+    __slots__ = ("_head", "_middle", "_tail")
+
+    def __init__(self, event: events.Delta, extras: Mapping[str, Any]) -> None:
+        data = {"type": event.type, **unstructure(event)}
+        names = list(data)
+        at = names.index("delta")
+        self._head = orjson.dumps({name: data[name] for name in names[:at]})[:-1] + b',"delta":'
+        after = orjson.dumps({**{name: data[name] for name in names[at + 1 :]}, "sequence_number": 0})
+        self._middle = b"," + after[1:-2]
+        rest = orjson.dumps(dict(extras))[1:-1]
+        self._tail = (b"," + rest if rest else b"") + b"}"
+
+    def fill(self, piece: str, sequence_number: int) -> bytes:
+        """The frame of one delta; equals `encode` of it."""
+        return b"%b%b%b%d%b" % (self._head, orjson.dumps(piece), self._middle, sequence_number, self._tail)

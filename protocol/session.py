@@ -1,0 +1,222 @@
+"""One side of one connection, without I/O: text in, events out; events in, text out.
+
+`Record` is one response as both sides see it: its state (walked along `protocol.states`), its numbers, its pending calls.
+`ServerSession` makes records and encodes; `ClientSession` follows the records the server makes.
+Time, ids and randomness come in as arguments or not at all.
+
+Rules:
+
+- An illegal event is a failed lookup in the table; it changes nothing and raises with event, state and dialect.
+- A number is taken only after the encoding succeeded: a failed encode burns none.
+- The reading side of a server never raises anything but `RemoteProtocolError`, the sending side only `LocalProtocolError`
+  (and `TypeError` for text that is no Unicode).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+from protocol import codec, events
+from protocol.dialects import APPEND, CREATE, INJECT, Dialect
+from protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError, refusal
+from protocol.events import ErrorDetail, ErrorEvent, OutputItemDone, ServerEvent
+from protocol.pending import PendingCalls
+from protocol.states import TERMINAL, ResponseState, step
+
+_DELTAS: Final = frozenset(events.DELTA_CLASSES)
+_LIFECYCLE: Final = (
+    events.ResponseCreated,
+    events.ResponseInProgress,
+    events.ResponseDone,
+    *events.TERMINAL_CLASSES,
+    events.InjectCreated,
+    events.InjectFailed,
+)
+"""Events of the response as a whole: they carry no agent (reference 5A)."""
+
+
+class Record:
+    """One response: state, numbers, pending calls. `send` is the server's half, `follow` the client's."""
+
+    def __init__(self, response_id: str, dialect: Dialect, stream_id: str | None = None) -> None:
+        self.response_id = response_id
+        self.dialect = dialect
+        self.stream_id = stream_id
+        self.state = ResponseState.IDLE
+        self.pending = PendingCalls(response_id, dialect)
+        self.next_number = 0
+        self._lane = {} if stream_id is None else {"stream_id": stream_id}
+        agent = {} if dialect.agent is None else {"agent": codec.unstructure(dialect.agent)}
+        self._extras = {**agent, **self._lane}
+        self._part: tuple[type, str] | None = None
+        self._template: codec.DeltaTemplate | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Was a terminal event sent or seen?"""
+        return self.state in TERMINAL
+
+    def send(self, event: ServerEvent) -> bytes:
+        """Advance by `event`, number it, encode it. `LocalProtocolError`: illegal here; nothing changed."""
+        if type(event) in _DELTAS:
+            return self._send_delta(event)  # type: ignore[arg-type]  # narrowed by the set
+        after = self._after(event, LocalProtocolError)
+        number = {"sequence_number": self.next_number}
+        extras = self._lane if isinstance(event, _LIFECYCLE) else self._extras
+        text = codec.encode(event, {**number, **extras})
+        self.next_number += 1
+        self._advance(event, after)
+        return text
+
+    def _send_delta(self, event: events.Delta) -> bytes:
+        """The hot path: the same as any event, by a template that lasts as long as the content part."""
+        self.state = self._after(event, LocalProtocolError)
+        part = (type(event), event.item_id)
+        if part != self._part or self._template is None:
+            self._template, self._part = codec.DeltaTemplate(event, self._extras), part
+        text = self._template.fill(event.delta, self.next_number)
+        self.next_number += 1
+        return text
+
+    def follow(self, event: ServerEvent, number: int | None) -> None:
+        """The client's half of `send`: `RemoteProtocolError` if the server broke the order or the numbers."""
+        after = self._after(event, _remote)
+        # `response.done` is tolerated without a number: the prototype's client accepts that
+        if number is not None or not isinstance(event, events.ResponseDone):
+            if number != self.next_number:
+                raise _remote(f"sequence_number {number} of {event.type} should be {self.next_number}")
+            self.next_number += 1
+        self._advance(event, after)
+
+    def _after(self, event: ServerEvent, error: Any) -> ResponseState:
+        kind = events.kind_of(event)
+        after = step(self.dialect.name, self.state, kind, len(self.pending))
+        if after is None:
+            raise error(
+                f"{event.type} is illegal in state {self.state.name} of the {self.dialect.name} form "
+                f"with {len(self.pending)} pending calls (response {self.response_id})"
+            )
+        return after
+
+    def _advance(self, event: ServerEvent, after: ResponseState) -> None:
+        self.state = after
+        if isinstance(event, OutputItemDone):
+            self._part = None
+            self.pending.finished(event.item)
+
+
+def _remote(message: str) -> ProtocolError:
+    return RemoteProtocolError("protocol_violation", message)
+
+
+class ServerSession:
+    """The server's side of a connection. `append`: the client opted into the prototype (reference 1.2)."""
+
+    def __init__(self, *, append: bool) -> None:
+        self._append = append
+
+    def receive(self, text: str | bytes) -> events.ClientEvent:
+        """One frame → one event. `RemoteProtocolError`: answer with `refuse`; the connection lives on."""
+        event = codec.client_event(codec.parse(text))
+        if isinstance(event, events.ResponseAppend) and not self._append:
+            raise refusal("append_unsupported")
+        return event
+
+    def dialect_of(self, create: events.ResponseCreate) -> Dialect:
+        """Which form this response has: its own opt-in, else the connection's (reference 1.2)."""
+        if create.multi_agent is not None and create.multi_agent.get("enabled") is True:
+            return INJECT
+        return APPEND if self._append else CREATE
+
+    def open(self, response_id: str, dialect: Dialect, stream_id: str | None = None) -> Record:
+        """A new response, not yet created on the wire."""
+        return Record(response_id, dialect, stream_id)
+
+    def refuse(self, error: RemoteProtocolError, stream_id: str | None = None) -> bytes:
+        """The `error` frame of a refusal (reference 11.1)."""
+        detail = ErrorDetail(error.type, error.code, error.message, error.param)
+        return codec.encode(ErrorEvent(error.status, detail, stream_id))
+
+    def answer_unknown(self, inject: events.ResponseInject, error: RemoteProtocolError) -> bytes:
+        """`response.inject.failed` for a response this connection does not know: number 0 (reference 5B.2 rule 7)."""
+        return codec.encode(inject_failed(inject, error), {"sequence_number": 0})
+
+
+def inject_failed(inject: events.ResponseInject, error: RemoteProtocolError) -> events.InjectFailed:
+    """The answer to a refused inject: its input unchanged, and why."""
+    return events.InjectFailed(
+        inject.response_id, inject.raw_input, events.InjectError(error.code, error.message)
+    )
+
+
+@attrs.frozen
+class Received:
+    """A server event as a client gets it. `record` is None for `error` frames and for answers to unknown ids."""
+
+    event: ServerEvent
+    record: Record | None
+    sequence_number: int | None
+    stream_id: str | None
+
+
+class ClientSession:
+    """The client's side of a connection: follows each response by the same tables as the server."""
+
+    def __init__(self, *, append: bool) -> None:
+        self._append = append
+        self._current: dict[str | None, Record] = {}
+        self._by_id: dict[str, Record] = {}
+        self._creates: dict[str | None, list[Dialect]] = {}
+
+    def send(self, event: events.ClientEvent) -> bytes:
+        """Encode a request. `LocalProtocolError`: an append on a connection that has not opted in."""
+        if isinstance(event, events.ResponseAppend) and not self._append:
+            raise LocalProtocolError(
+                "this connection has not opted into response.append: connect(form='append')"
+            )
+        if isinstance(event, events.ResponseCreate):
+            inject = event.multi_agent is not None and event.multi_agent.get("enabled") is True
+            dialect = INJECT if inject else APPEND if self._append else CREATE
+            self._creates.setdefault(event.stream_id, []).append(dialect)
+        return codec.encode(event)
+
+    def receive(self, text: str | bytes) -> Received:
+        """One frame → one event with its response. `RemoteProtocolError`: the server broke the rules."""
+        data = codec.parse(text)
+        event = codec.server_event(data)
+        number, stream_id = data.get("sequence_number"), data.get("stream_id")
+        record = self._record_of(event, data, stream_id)
+        if record is not None and not isinstance(event, events.UnknownEvent):
+            record.follow(event, number)
+        elif record is not None and number is not None:
+            record.next_number = number + 1
+        return Received(event, record, number, stream_id)
+
+    def _record_of(self, event: ServerEvent, data: Mapping[str, Any], stream_id: str | None) -> Record | None:
+        """Whose event it is: a named response, else the lane's current one (invariants 1.4)."""
+        if isinstance(event, ErrorEvent):
+            waiting = self._creates.get(stream_id)
+            if waiting and (stream_id not in self._current or self._current[stream_id].ended):
+                waiting.pop(0)
+            return None
+        if isinstance(event, events.ResponseCreated):
+            return self._created(event.response.id, stream_id)
+        named = data.get("response_id")
+        if type(named) is str:
+            return self._by_id.get(named)
+        record = self._current.get(stream_id)
+        if record is None:
+            raise _remote(f"{event.type} before any response.created")
+        return record
+
+    def _created(self, response_id: str, stream_id: str | None) -> Record:
+        waiting = self._creates.get(stream_id)
+        if not waiting:
+            raise _remote(f"response.created of {response_id} answers no response.create")
+        record = Record(response_id, waiting.pop(0), stream_id)
+        old = self._current.get(stream_id)
+        if old is not None:
+            self._by_id.pop(old.response_id, None)
+        self._current[stream_id] = self._by_id[response_id] = record
+        return record
