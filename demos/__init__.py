@@ -1,0 +1,1 @@
+"""Small stories of suspended responses; each runs with `python -m demos.NAME`."""

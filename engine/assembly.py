@@ -123,6 +123,7 @@ class Assembly:
         """Forget what belonged to the last segment."""
         self.client_calls = 0
         self.hosted = []
+        self._calls.clear()
 
     def cut(self) -> None:
         """A limit ended the sampling: the open item is done as `incomplete`, held calls are dropped."""

@@ -49,12 +49,21 @@ class ConnectionStatistics:
 class Connection:
     """Serves one client over a transport. `run` it once."""
 
-    def __init__(self, engine: Engine, transport: Transport, recorder: Recorder, *, append: bool) -> None:
-        """`append`: the client opted into the prototype at the handshake (reference 1.2)."""
+    def __init__(
+        self,
+        engine: Engine,
+        transport: Transport,
+        recorder: Recorder,
+        *,
+        append: bool,
+        model: str | None = None,
+    ) -> None:
+        """`append`: the client opted into the prototype at the handshake; `model`: for creates without one (1.2)."""
         self._engine = engine
         self._transport = transport
         self._recorder = recorder
         self._session = ServerSession(append=append)
+        self._model = model
         self._lanes = Lanes(engine.limits)
         self._slots = SlotPool(engine.limits.max_in_flight)
         self._open: dict[str, Rollout] = {}
@@ -105,7 +114,7 @@ class Connection:
                 ledger.enter(Stage.OTHER)
                 self._handlers[type(event)](event, len(text), ledger)
             except RemoteProtocolError as error:
-                self._refuse(error, None)
+                self._refuse(error, error.stream_id)
             self._transport.flush()
 
     def _disconnect(self) -> None:
@@ -117,9 +126,8 @@ class Connection:
         """The server is shutting down: suspended rollouts end, nothing new starts; sampling ones may finish."""
         self._draining = True
         self._lanes.drop_queued()
-        for rollout in list(self._open.values()):
-            if rollout.suspended:
-                rollout.stop(Ending.DRAINED)
+        for rollout in self._open.values():
+            rollout.stop_at_pause(Ending.DRAINED)
 
     async def wait_idle(self) -> None:
         """Wait until no rollout is alive. A checkpoint."""
@@ -130,7 +138,7 @@ class Connection:
 
     def cut(self) -> None:
         """The time for draining is over."""
-        for rollout in list(self._open.values()):
+        for rollout in self._open.values():
             rollout.stop(Ending.DRAINED)
 
     # --- frames --------------------------------------------------------------------------------------------------
@@ -147,7 +155,7 @@ class Connection:
             self._refuse(error, create.stream_id)
             return
         if lane.rollout is not None:
-            lane.rollout.supersede()
+            lane.rollout.stop_at_pause(Ending.ABANDONED)
         if not lane.busy:
             lane.busy = True
             self._nursery.start_soon(self._run_lane, lane)
@@ -201,6 +209,8 @@ class Connection:
 
     async def _run_create(self, lane: Lane, queued: QueuedCreate) -> None:
         create = queued.create
+        if create.model is None:
+            create = attrs.evolve(create, model=self._model)
         record = self._session.open(
             self._engine.new_id("resp"), self._session.dialect_of(create), lane.stream_id
         )
@@ -210,7 +220,7 @@ class Connection:
         lane.rollout = self._open[record.response_id] = rollout
         self._engine.open_rollouts += 1
         if lane.queue:
-            rollout.supersede()
+            rollout.stop_at_pause(Ending.ABANDONED)
         parent_lane: Lane | None = None
         try:
             parent = None

@@ -26,10 +26,11 @@ from engine.rendering import (
     text_size,
     unrendered_bytes,
 )
-from protocol.items import Item
+from protocol.items import CALLS, OUTPUTS, Item, McpCall
 
 __all__ = ["Context", "Preamble", "Span", "held_bytes", "render_item"]
 
+NUMBERED: Final = (*CALLS, McpCall)
 ITEM_BYTES: Final = 400
 """Memory of an item beside its text, as measured; also its share of a slice of work, so that tiny items yield too."""
 TOKEN_BYTES: Final = 4
@@ -80,8 +81,10 @@ class Context:
 
     __slots__ = (
         "_bytes",
+        "_call_count",
         "_item_count",
         "_log",
+        "_numbers",
         "_preamble_tokens",
         "_slice_bytes",
         "_token_count",
@@ -97,6 +100,9 @@ class Context:
         self._log = _Log()
         self._token_count = 0
         self._item_count = 0
+        self._call_count = 0
+        self._numbers: dict[str, int] = {}
+        """Call id to the call's number, counted from 1; of an id used again the last."""
         self._bytes = 0
         self._preamble_tokens: int | None = None
 
@@ -162,7 +168,7 @@ class Context:
             since_yield = yield from self._begin()
         for item in items:
             tokens, text_bytes, answer = array("I"), 0, 0
-            for layout in layouts_of(item):
+            for layout in layouts_of(item, self._number_of(item)):
                 answer = len(tokens)
                 for piece, piece_bytes in render(layout, self._slice_bytes):
                     tokens.extend(piece)
@@ -175,11 +181,16 @@ class Context:
             since_yield += ITEM_BYTES
 
     def fork(self) -> "Context":
-        """A context with the same content that grows on its own. Constant time; the next append of one may copy."""
+        """A context with the same content that grows on its own.
+
+        Linear in the number of calls; the next append of one may copy.
+        """
         fork = Context(self.preamble, slice_bytes=self._slice_bytes)
         fork._log = self._log
         fork._token_count = self._token_count
         fork._item_count = self._item_count
+        fork._call_count = self._call_count
+        fork._numbers = self._numbers.copy()
         fork._bytes = self._bytes
         fork._preamble_tokens = self._preamble_tokens
         return fork
@@ -210,6 +221,12 @@ class Context:
         self._preamble_tokens = len(tokens)
         return since_yield
 
+    def _number_of(self, item: Item) -> int:
+        """The number of the call that the item is or answers; an answer to no known call gets the next one."""
+        if isinstance(item, OUTPUTS) and item.call_id in self._numbers:
+            return self._numbers[item.call_id]
+        return self._call_count + 1
+
     def _commit(self, item: Item, tokens: "array[int]", answer: int, text_bytes: int) -> None:
         self._own_end()
         log, start = self._log, self._token_count
@@ -218,6 +235,9 @@ class Context:
         log.answers.append(start + answer)
         log.ends.append(self._token_count)
         self._item_count += 1
+        if isinstance(item, NUMBERED):
+            self._call_count += 1
+            self._numbers[item.id if isinstance(item, McpCall) else item.call_id] = self._call_count
 
     def _grow(self, tokens: "array[int]", size: int) -> None:
         self._log.tokens.extend(tokens)

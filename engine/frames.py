@@ -95,7 +95,9 @@ class InboundFrames:
             self._header += taken
             position += len(taken)
             if self._header_is_whole():
-                start = max(0, position - self._header_size)  # in this chunk; the header may have begun in the last
+                start = max(
+                    0, position - self._header_size
+                )  # in this chunk; the header may have begun in the last
                 self._enter_frame()
                 position = position if self.violation is None else start
         if self.frames > frames_before:

@@ -82,7 +82,8 @@ class Intake:
             self.model = self._resolve(create)
             self._count("resolve")
         await self._render((*again, *new))
-        if len(context) > self.model.context_tokens and create.truncation != "auto":
+        self._window_tokens = float("inf") if create.truncation == "auto" else self.model.context_tokens
+        if self.full:
             raise refusal("context_length")
         await self._classify(new)
         # a new sampling knows nothing yet: it is fed all; by the parent's account `reused_tokens` may have another size
@@ -137,6 +138,12 @@ class Intake:
             if isinstance(item, McpCall):
                 span = self.context.span(place)
                 self._feed.extend(self.context.tokens_from(span.answer, span.end))
+
+    @property
+    def full(self) -> bool:
+        """Is the context beyond the model's window, or beyond the memory a connection may hold?"""
+        context, limits = self.context, self._engine.limits
+        return len(context) > self._window_tokens or context.bytes > limits.max_context_bytes
 
     @property
     def input_tokens(self) -> int:

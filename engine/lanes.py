@@ -104,9 +104,7 @@ class Lanes:
             self._lanes[oldest].latest = None
 
     def _held_bytes(self) -> int:
-        return held_bytes(
-            lane.latest.context for lane in self._lanes.values() if lane.latest is not None
-        )
+        return held_bytes(lane.latest.context for lane in self._lanes.values() if lane.latest is not None)
 
     def rollouts(self) -> list[Rollout]:
         """All rollouts that have not ended."""

@@ -25,6 +25,8 @@ from protocol.errors import refusal
 
 CAPABILITIES: Final = frozenset({"tools", "reasoning", "images"})
 DEFAULT_CONTEXT_TOKENS: Final = 131_072
+SIMULATED_CONTEXT_TOKENS: Final = 1 << 24
+"""A simulated model has no window of its own; a tool output of megabytes should fit."""
 MAX_NAME_CHARACTERS: Final = 256
 """Names come from clients, are logged and echoed; longer ones are refused."""
 
@@ -59,7 +61,7 @@ class ModelTable:
     @classmethod
     def built_in(cls) -> Self:
         """The table without a file: any name, the server's default sampler."""
-        return cls((ModelEntry(name="*"),))
+        return cls((ModelEntry(name="*", context_tokens=SIMULATED_CONTEXT_TOKENS),))
 
     @classmethod
     def from_toml(cls, source: Path | bytes) -> Self:

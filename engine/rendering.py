@@ -7,12 +7,15 @@ So a field cannot end early, and the number of markers depends on the kind of it
 
     message        START role [CHANNEL phase] MESSAGE text END
     reasoning      START assistant CHANNEL analysis MESSAGE text END
-    call           START assistant CHANNEL kind CONSTRAIN namespace CONSTRAIN name CONSTRAIN call id MESSAGE input CALL
-    output         START tool CHANNEL kind CONSTRAIN call id MESSAGE text END
-    hosted call    a call of kind "hosted", then its output with the same id
+    call           START assistant CHANNEL kind CONSTRAIN namespace CONSTRAIN name CONSTRAIN number MESSAGE input CALL
+    output         START tool CHANNEL kind CONSTRAIN number MESSAGE text END
+    hosted call    a call of kind "hosted", then its output with the same number
     other items    START document CHANNEL type MESSAGE the item as JSON END
     instructions   START developer CHANNEL instructions MESSAGE text END
     tool           START developer CHANNEL tool MESSAGE the tool as JSON END
+
+A call is shown by its *number* in the context, counted from 1, and an output by that of its call: ids are random, and two
+rollouts that say the same should be the same tokens (invariant S11).
 
 Images, files and unknown parts are a placeholder, `[input_image]`: these models read text.
 An item of unknown type above `MAX_DOCUMENT_BYTES` is a placeholder too; what is in it (screenshots, most likely) means
@@ -55,13 +58,15 @@ _SHOWN_OF_OTHER_TOOLS: Final = ("type", "server_label", "allowed_tools")
 """Never `authorization` or `headers` (reference 8A): a model repeats what it reads."""
 
 
-def render_item(item: Item, *, slice_bytes: int = DEFAULT_LIMITS.work_slice_bytes) -> Iterator["array[int]"]:
-    """The tokens of one item, in pieces; let others run between them.
+def render_item(
+    item: Item, number: int = 1, *, slice_bytes: int = DEFAULT_LIMITS.work_slice_bytes
+) -> Iterator["array[int]"]:
+    """The tokens of one item, in pieces; let others run between them. `number`: of the call it is or answers.
 
     A piece stands for less than `slice_bytes` plus one piece of the vocabulary (64 KiB) of text.
     `ValueError`: an item reference, which must be resolved before, or a lone surrogate.
     """
-    for layout in layouts_of(item):
+    for layout in layouts_of(item, number):
         for tokens, _ in render(layout, slice_bytes):
             yield tokens
 
@@ -82,12 +87,15 @@ def render(layout: Layout, slice_bytes: int) -> Iterator[tuple["array[int]", int
     yield tokens, text_bytes
 
 
-def layouts_of(item: Item) -> tuple[Layout, ...]:
-    """An item's layout; of a hosted call two, the second being the part that the model did not write itself."""
+def layouts_of(item: Item, number: int) -> tuple[Layout, ...]:
+    """An item's layout; of a hosted call two, the second being the part that the model did not write itself.
+
+    `number`: of the call that the item is or answers; other items have no use for it.
+    """
     if isinstance(item, McpCall):
-        call = _call("hosted", item.server_label, item.name, item.id, item.arguments)
-        return call, _output("hosted", item.id, item.error if item.output is None else item.output)
-    return (_LAYOUTS[type(item)](item),)
+        call = _call("hosted", item.server_label, item.name, number, item.arguments)
+        return call, _output("hosted", number, item.error if item.output is None else item.output)
+    return (_LAYOUTS[type(item)](item, number),)
 
 
 def preamble_layout(instructions: str | None, tools: tuple[Mapping[str, Any], ...]) -> Layout:
@@ -126,7 +134,7 @@ def _unrendered_part_bytes(part: object) -> int:
     return json_size(part.raw) if isinstance(part, OpaquePart) else 0
 
 
-def _message(item: Message) -> Layout:
+def _message(item: Message, _number: int) -> Layout:
     yield from (START, item.role)
     if item.phase is not None:
         yield from (CHANNEL, item.phase)
@@ -135,29 +143,29 @@ def _message(item: Message) -> Layout:
     yield END
 
 
-def _reasoning(item: Reasoning) -> Layout:
+def _reasoning(item: Reasoning, _number: int) -> Layout:
     yield from (START, "assistant", CHANNEL, "analysis", MESSAGE)
     yield from _content(item.content or item.summary)
     yield END
 
 
-def _function_call(item: FunctionCall) -> Layout:
-    return _call("function", item.namespace, item.name, item.call_id, item.arguments)
+def _function_call(item: FunctionCall, number: int) -> Layout:
+    return _call("function", item.namespace, item.name, number, item.arguments)
 
 
-def _custom_tool_call(item: CustomToolCall) -> Layout:
-    return _call("custom", item.namespace, item.name, item.call_id, item.input)
+def _custom_tool_call(item: CustomToolCall, number: int) -> Layout:
+    return _call("custom", item.namespace, item.name, number, item.input)
 
 
-def _function_call_output(item: FunctionCallOutput) -> Layout:
-    return _output("function", item.call_id, item.output)
+def _function_call_output(item: FunctionCallOutput, number: int) -> Layout:
+    return _output("function", number, item.output)
 
 
-def _custom_tool_call_output(item: CustomToolCallOutput) -> Layout:
-    return _output("custom", item.call_id, item.output)
+def _custom_tool_call_output(item: CustomToolCallOutput, number: int) -> Layout:
+    return _output("custom", number, item.output)
 
 
-def _opaque(item: Opaque) -> Layout:
+def _opaque(item: Opaque, _number: int) -> Layout:
     tools = tools_added_by(item)
     if tools:
         yield from _tools(tools)
@@ -167,19 +175,19 @@ def _opaque(item: Opaque) -> Layout:
     yield from (START, "document", CHANNEL, item.type, MESSAGE, text, END)
 
 
-def _item_reference(item: ItemReference) -> Layout:
+def _item_reference(item: ItemReference, _number: int) -> Layout:
     raise ValueError(
         f"item reference {item.id!r} cannot be rendered; pass items through the call ledger first"
     )
 
 
-def _call(kind: str, namespace: str | None, name: str, call_id: str, written: str) -> Layout:
+def _call(kind: str, namespace: str | None, name: str, number: int, written: str) -> Layout:
     yield from (START, "assistant", CHANNEL, kind, CONSTRAIN, namespace or "", CONSTRAIN, name)
-    yield from (CONSTRAIN, call_id, MESSAGE, written, CALL)
+    yield from (CONSTRAIN, str(number), MESSAGE, written, CALL)
 
 
-def _output(kind: str, call_id: str, output: Content | None) -> Layout:
-    yield from (START, "tool", CHANNEL, kind, CONSTRAIN, call_id, MESSAGE)
+def _output(kind: str, number: int, output: Content | None) -> Layout:
+    yield from (START, "tool", CHANNEL, kind, CONSTRAIN, str(number), MESSAGE)
     yield from _content(output or "")
     yield END
 
@@ -202,7 +210,7 @@ def _content(content: Content) -> Iterator[str]:
             yield part.refusal if isinstance(part, Refusal) else part.text
 
 
-_LAYOUTS: Final[Mapping[type, Callable[[Any], Layout]]] = {
+_LAYOUTS: Final[Mapping[type, Callable[[Any, int], Layout]]] = {
     Message: _message,
     Reasoning: _reasoning,
     FunctionCall: _function_call,

@@ -108,7 +108,7 @@ class Rollout:
         self._life = trio.CancelScope()
         self._ending: Ending | None = None
         self._endings = record.dialect.sampling_endings
-        self._superseded = False
+        self._ending_at_pause: Ending | None = None
         self._hosted_calls = 0
 
     # --- the sentence --------------------------------------------------------------------------------------------
@@ -142,11 +142,14 @@ class Rollout:
             self._ending = ending
             self._life.cancel()
 
-    def supersede(self) -> None:
-        """A create waits for this lane: abandon the rollout if it is suspended, else when it suspends (3.5 rules 3, 4)."""
-        self._superseded = True
+    def stop_at_pause(self, ending: Ending) -> None:
+        """End the rollout if it is suspended, else when it suspends; the first such ending counts. Not a checkpoint.
+
+        `ABANDONED`: a create waits for this lane (reference 3.5 rules 3 and 4). `DRAINED`: the server shuts down.
+        """
+        self._ending_at_pause = self._ending_at_pause or ending
         if self.suspended:
-            self.stop(Ending.ABANDONED)
+            self.stop(ending)
 
     @property
     def over(self) -> bool:
@@ -281,8 +284,8 @@ class Rollout:
         if not self._dialect.suspends:
             raise _Over(Ending.COMPLETED)
         self._endings = self._dialect.suspended_endings
-        if self._superseded:
-            raise _Over(Ending.ABANDONED)
+        if self._ending_at_pause is not None:
+            raise _Over(self._ending_at_pause)
         self._hook("suspend", pending=list(self.inbox.pending))
         if self._dialect.says_done:
             self._emit(ResponseDone(Parked(self.record.response_id, self._account.report())))
@@ -317,6 +320,8 @@ class Rollout:
             self._hook("resume", outputs=outputs)
         if items:
             await self._intake.take(items)
+        if self._intake.full:
+            raise _Over(Ending.CONTEXT_FULL)
 
     # --- after ---------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
+from typing import TypeVar
 
 import attrs
 import orjson
@@ -23,9 +24,11 @@ from engine.handshake import Handshake, HandshakeFailed, Refusal
 from engine.recorder import NoRecorder, TraceFile
 from engine.scheduler import SlotStatistics
 from engine.transport import ServerTransport, serve_transport
+from engine.vocabulary import check_vocabulary
 from protocol.errors import RemoteProtocolError, refusal
 
 log = logging.getLogger(__name__)
+AnyListener = TypeVar("AnyListener", bound=trio.abc.Listener[trio.abc.Stream])
 
 PATHS = frozenset({"/v1/responses", "/responses", "/v1/codex/responses", "/codex/responses"})
 APPEND_TOKEN = "responses_websockets=2026-02-04"  # noqa: S105  # a feature's name, no secret
@@ -72,7 +75,13 @@ class Server:
         """
         if self._key is None and not is_loopback(host):
             raise ValueError(f"refusing to serve {host!r} without a key: set one, or bind 127.0.0.1")
-        listeners = await trio.open_tcp_listeners(port, host=host)
+        check_vocabulary()
+        await self.run_on(await trio.open_tcp_listeners(port, host=host), task_status=task_status)
+
+    async def run_on(
+        self, listeners: Sequence[AnyListener], *, task_status: trio.TaskStatus[Sequence[AnyListener]]
+    ) -> None:
+        """`run` without the binding: serve what any listeners accept, and close them. Those of the test kit are in memory."""
         async with trio.open_nursery() as nursery:
             self.start_samplers(nursery)
             async with trio.open_nursery() as self._accepting:
@@ -109,7 +118,7 @@ class Server:
                 connection.cut()
                 nursery.start_soon(transport.aclose, 1001, "the server is shutting down")
 
-    async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
+    async def _accept(self, listener: trio.abc.Listener[trio.abc.Stream], nursery: trio.Nursery) -> None:
         async with listener:
             while True:
                 stream = await listener.accept()
@@ -140,7 +149,8 @@ class Server:
     async def _serve_transport(self, transport: ServerTransport, handshake: Handshake) -> None:
         append = opted_into_append(handshake)
         recorder = self._trace.recorder("append" if append else "create") if self._trace else NoRecorder()
-        connection = Connection(self.engine, transport, recorder, append=append)
+        model = handshake.query.get("model")
+        connection = Connection(self.engine, transport, recorder, append=append, model=model)
         self._connections[connection] = transport
         try:
             await connection.run()

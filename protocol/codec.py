@@ -32,6 +32,9 @@ MAX_CALL_ID_CHARACTERS: Final = 256
 MAX_WRITTEN_DEPTH: Final = 254
 """How deeply nested a value orjson writes."""
 
+ECHO_DEPTH: Final = 8
+"""How much deeper than it came a value may lie in what we send: a create's tools come back in `response`."""
+
 STREAM_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 
 RANGES: Final[Mapping[str, tuple[float, float]]] = {
@@ -168,7 +171,7 @@ class _Decoder:
             (events.JSON, _object),
             (Mapping[str, str], _texts),
             (str | events.JSON, _text_or_object),
-            (tuple[events.JSON, ...], partial(self._each, structure=_object, expected="a list of objects")),
+            (tuple[events.JSON, ...], self.objects),
             (
                 tuple[str, ...],
                 partial(self._each, structure=_exactly(str, "a string"), expected="a list of strings"),
@@ -178,7 +181,8 @@ class _Decoder:
             (items.Content, self.content),
             (str | events.JSON | None, _or_null(_text_or_object)),
             (_TEXT_OR_ITEMS, _or_null(self.text_or_items)),
-            *((t, _or_null(self.parts)) for t in _PART_LISTS),
+            (tuple[items.Part, ...], lambda value: () if value is None else self.parts(value)),
+            (tuple[items.Part, ...] | None, _or_null(self.parts)),
             *((t, self.many_items) for t in _ITEM_LISTS),
         )
         for shape, structure in shapes:
@@ -186,11 +190,18 @@ class _Decoder:
         self.converter.register_structure_hook_func(_is_literal, _literal)
 
     def part(self, value: Any) -> Any:
-        cls = _PARTS.get(_object(value).get("type", ""))
+        tag = _object(value).get("type")
+        if tag is not None and type(tag) is not str:
+            raise _Mismatch("an object with a string 'type'")
+        cls = _PARTS.get(tag)
         return items.OpaquePart(value) if cls is None else self.converter.structure(value, cls)
 
     def parts(self, value: Any) -> Any:
         return self._each(value, self.part, "a list of content parts")
+
+    def objects(self, value: Any) -> Any:
+        # SDKs give our own items back with null for what was empty
+        return () if value is None else self._each(value, _object, "a list of objects")
 
     def content(self, value: Any) -> Any:
         return (
@@ -200,8 +211,10 @@ class _Decoder:
         )
 
     def item(self, value: Any) -> Any:
-        # a message or a reference may come without its type (reference 8.1)
-        tag = _object(value).get("type", "message" if "role" in value else "item_reference")
+        tag = _object(value).get("type")
+        if tag is None:  # a message or a reference may come without its type (reference 8.1)
+            tag = "message" if "role" in value else "item_reference"
+            value = {**value, "type": tag}
         if type(tag) is not str:
             raise _Mismatch("an object with a string 'type'")
         cls = _ITEMS.get(tag)
@@ -281,7 +294,7 @@ def parse(text: str | bytes) -> dict[str, Any]:
     try:
         data = orjson.loads(text)
         if _may_be_deep(text):
-            orjson.dumps(data)
+            orjson.dumps(_wrapped(data))
     except (ValueError, TypeError, RecursionError):
         raise refusal("invalid_json") from None
     if type(data) is not dict:
@@ -293,8 +306,16 @@ def parse(text: str | bytes) -> dict[str, Any]:
 
 def _may_be_deep(text: str | bytes) -> bool:
     """Only a text with this many brackets can be nested too deeply to be written again."""
-    brackets = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
-    return brackets >= MAX_WRITTEN_DEPTH
+    brackets = (
+        text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    )
+    return brackets > MAX_WRITTEN_DEPTH - ECHO_DEPTH
+
+
+def _wrapped(data: Any) -> Any:
+    for _ in range(ECHO_DEPTH):
+        data = [data]
+    return data
 
 
 def client_event(data: dict[str, Any]) -> events.ClientEvent:
@@ -302,10 +323,10 @@ def client_event(data: dict[str, Any]) -> events.ClientEvent:
 
     `RemoteProtocolError`: unknown type, missing or wrong member, a number out of range, a bad `stream_id`.
     """
+    _check_stream_id(data)
     cls = events.CLIENT_CLASSES.get(data["type"])
     if cls is None:
         raise refusal("unsupported_event", type=data["type"][:64])
-    _check_stream_id(data)
     check = _CHECKS.get(cls)
     if check is not None:
         check(data)
@@ -322,7 +343,7 @@ def _check_stream_id(data: Mapping[str, Any]) -> None:
 def _check_create(data: Mapping[str, Any]) -> None:
     for name, (low, high) in RANGES.items():
         value = data.get(name)
-        if isinstance(value, int | float) and not low <= value <= high:
+        if type(value) in {int, float} and not low <= value <= high:  # a bool is an int, and no number here
             raise refusal("invalid_value", field=name)
     for name in ("conversation", "prompt"):
         if data.get(name) is not None:

@@ -23,6 +23,8 @@ class Ending(Enum):
     MAX_TOOL_CALLS = auto()
     FAILED = auto()
     """The sampler raised, or stopped without its end mark."""
+    CONTEXT_FULL = auto()
+    """Outputs came that no longer fit the model's window."""
     CANCELLED = auto()
     EXPIRED = auto()
     """No output came before the deadline."""
@@ -57,6 +59,7 @@ _SAMPLING: Final[Mapping[Ending, EndRow]] = {
     Ending.MAX_OUTPUT_TOKENS: EndRow("incomplete", "incomplete", reason="max_output_tokens", parent=True),
     Ending.MAX_TOOL_CALLS: EndRow("incomplete", "incomplete", reason="max_tool_calls", parent=True),
     Ending.FAILED: EndRow("failed", "failed", error="server_error"),
+    Ending.CONTEXT_FULL: EndRow("failed", "failed", error="context_length"),
     Ending.CANCELLED: EndRow("failed", "cancelled", error="cancelled"),
     Ending.DISCONNECTED: EndRow(None, "cancelled"),
     Ending.DRAINED: EndRow("failed", "failed", error="draining"),

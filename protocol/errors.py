@@ -48,6 +48,8 @@ class RemoteProtocolError(ProtocolError):
         self.param = param
         self.status = status
         self.type = type
+        self.stream_id: str | None = None
+        """The lane of the refused frame, where it is known."""
 
     def __repr__(self) -> str:
         return f"RemoteProtocolError({self.code!r}, {self.message!r}, param={self.param!r}, status={self.status})"

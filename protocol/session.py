@@ -71,12 +71,13 @@ class Record:
 
     def _send_delta(self, event: events.Delta) -> bytes:
         """The hot path: the same as any event, by a template that lasts as long as the content part."""
-        self.state = self._after(event, LocalProtocolError)
+        after = self._after(event, LocalProtocolError)
         part = (type(event), event.item_id)
         if part != self._part or self._template is None:
             self._template, self._part = codec.DeltaTemplate(event, self._extras), part
         text = self._template.fill(event.delta, self.next_number)
         self.next_number += 1
+        self.state = after
         return text
 
     def follow(self, event: ServerEvent, number: int | None) -> None:
@@ -118,9 +119,15 @@ class ServerSession:
 
     def receive(self, text: str | bytes) -> events.ClientEvent:
         """One frame → one event. `RemoteProtocolError`: answer with `refuse`; the connection lives on."""
-        event = codec.client_event(codec.parse(text))
-        if isinstance(event, events.ResponseAppend) and not self._append:
-            raise refusal("append_unsupported")
+        data = codec.parse(text)
+        try:
+            event = codec.client_event(data)
+            if isinstance(event, events.ResponseAppend) and not self._append:
+                raise refusal("append_unsupported")
+        except RemoteProtocolError as error:
+            if error.code != "invalid_stream_id":
+                error.stream_id = data.get("stream_id")
+            raise
         return event
 
     def dialect_of(self, create: events.ResponseCreate) -> Dialect:

@@ -4,6 +4,7 @@ import sys
 from array import array
 from collections import Counter
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -180,14 +181,14 @@ def test_every_special_token_cut_at_every_position_stays_text():
 
 @given(names, names, texts, st.one_of(st.just(""), names))
 def test_a_calls_fields_stand_alone_between_markers(call_id, name, arguments, namespace):
-    """Namespace, name, call id and arguments can be read back, so no text of one can pass for another."""
+    """Namespace, name, number and arguments can be read back, so no text of one can pass for another."""
     tokens = rendered(FunctionCall(call_id=call_id, name=name, arguments=arguments, namespace=namespace))
     expected = [
         (START, "assistant"),
         (CHANNEL, "function"),
         (CONSTRAIN, namespace),
         (CONSTRAIN, name),
-        (CONSTRAIN, call_id),
+        (CONSTRAIN, "1"),
         (MESSAGE, arguments),
         (CALL, ""),
     ]
@@ -195,10 +196,32 @@ def test_a_calls_fields_stand_alone_between_markers(call_id, name, arguments, na
 
 
 def test_an_output_names_its_call_and_kind():
-    """An output is bound to its call by id, and says which kind it answers."""
-    tokens = rendered(CustomToolCallOutput(call_id="call_1", output=(InputText("a"), InputText("b"))))
-    expected = [(START, "tool"), (CHANNEL, "custom"), (CONSTRAIN, "call_1"), (MESSAGE, "ab"), (END, "")]
-    assert expected == fields(tokens)
+    """An output has the number of the call it answers, whatever came between, and says which kind it answers."""
+    calls = [CustomToolCall(call_id=f"call_{name}", name="f", input="") for name in "abc"]
+    outputs = [CustomToolCallOutput(call_id=f"call_{name}", output="x") for name in "cab"]
+    context = Context.full([*calls, *outputs])
+    numbers = [fields(context.tokens_from(context.span(place).start))[2] for place in (3, 4, 5)]
+    assert [(CONSTRAIN, "3"), (CONSTRAIN, "1"), (CONSTRAIN, "2")] == numbers
+
+
+def test_a_call_id_used_again_means_the_later_call():
+    """An output after the second use of an id has the second call's number."""
+    pair = [
+        CustomToolCall(call_id="call_1", name="f", input=""),
+        CustomToolCallOutput(call_id="call_1", output="x"),
+    ]
+    context = Context.full([*pair, *pair])
+    assert (CONSTRAIN, "2") == fields(context.tokens_from(context.span(3).start))[2]
+
+
+@given(item_lists, st.integers(0, 9))
+def test_ids_do_not_show(conversation, salt):
+    """Two conversations that differ in their random ids only are the same tokens (S11)."""
+    renamed = [
+        attrs.evolve(item, call_id=f"{salt}{item.call_id}") if hasattr(item, "call_id") else item
+        for item in conversation
+    ]
+    assert Context.full(conversation).tokens_from(0) == Context.full(renamed).tokens_from(0)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +233,7 @@ def test_a_hosted_calls_output_is_a_part_of_its_own(output, error, shown):
     call = McpCall(id="mcp_1", server_label="lab", name="f", arguments="{}", output=output, error=error)
     context = Context.full([user("x"), call])
     span = context.span(1)
-    expected = [(START, "tool"), (CHANNEL, "hosted"), (CONSTRAIN, "mcp_1"), (MESSAGE, shown), (END, "")]
+    expected = [(START, "tool"), (CHANNEL, "hosted"), (CONSTRAIN, "1"), (MESSAGE, shown), (END, "")]
     assert expected == fields(context.tokens_from(span.answer, span.end))
     last_of_call = context.tokens_from(span.start, span.answer)[-1]
     assert last_of_call == CALL

@@ -4,7 +4,12 @@ import re
 
 import pytest
 
-from engine.models import DEFAULT_CONTEXT_TOKENS, MAX_NAME_CHARACTERS, ModelEntry, ModelTable
+from engine.models import (
+    MAX_NAME_CHARACTERS,
+    SIMULATED_CONTEXT_TOKENS,
+    ModelEntry,
+    ModelTable,
+)
 from protocol.errors import RemoteProtocolError
 
 TABLE = b"""
@@ -29,7 +34,7 @@ sampler = "never"
 def test_the_built_in_table_serves_any_name(name):
     """Without a file each name is a model of its own on the default sampler."""
     entry = ModelTable.built_in().find(name)
-    assert ModelEntry(name=name, sampler=None, context_tokens=DEFAULT_CONTEXT_TOKENS) == entry
+    assert ModelEntry(name=name, sampler=None, context_tokens=SIMULATED_CONTEXT_TOKENS) == entry
 
 
 def test_an_exact_name_wins_over_an_earlier_pattern():
