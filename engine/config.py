@@ -7,6 +7,8 @@ from typing import Any
 
 import attrs
 
+from protocol.dialects import Dialect
+
 MIB = 1024 * 1024
 
 
@@ -81,3 +83,9 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+
+
+def patience_seconds(limits: Limits, dialect: Dialect) -> float:
+    """How long a suspended rollout of this dialect waits; infinite where 0 means for ever."""
+    seconds: float = getattr(limits, dialect.deadline) if dialect.deadline is not None else 0.0
+    return float("inf") if seconds == 0 and dialect.zero_waits_for_ever else seconds

@@ -32,6 +32,14 @@ class Recorder(Protocol):
         """The connection is over."""
 
 
+class Recorders(Protocol):
+    """Gives every connection a recorder of its own."""
+
+    def recorder(self, dialect: str) -> Recorder:
+        """A recorder for a new connection."""
+        ...
+
+
 class NoRecorder:
     """Records nothing."""
 

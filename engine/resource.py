@@ -1,11 +1,15 @@
 """The response resource as a create asks for it: what the client set is echoed, the rest has its default (reference 6)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from protocol.events import Response, ResponseCreate
+from protocol.dialects import EndRow
+from protocol.errors import refusal
+from protocol.events import IncompleteDetails, Response, ResponseCreate, ResponseError
+from protocol.items import Item
+from protocol.usage import Usage
 
 _FIELDS = frozenset(attribute.name for attribute in attrs.fields(Response))
 _ECHOED = tuple(
@@ -26,6 +30,32 @@ def resource_of(create: ResponseCreate, response_id: str, created_at: int) -> Re
         text={**blank.text, **(create.text or {})},
         reasoning={**blank.reasoning, **(create.reasoning or {})},
     )
+
+
+def resource_at_end(
+    resource: Response,
+    row: EndRow,
+    *,
+    output: Sequence[Item],
+    usage: Usage | None,
+    now: int,
+    patience_seconds: float,
+) -> Response:
+    """The same resource as the terminal event shows it; `row` says how the rollout ended."""
+    return attrs.evolve(
+        resource,
+        status=row.status,
+        completed_at=now if row.status == "completed" else None,
+        output=tuple(output),
+        error=None if row.error is None else _error(row.error, resource.id, patience_seconds),
+        incomplete_details=None if row.reason is None else IncompleteDetails(row.reason),
+        usage=usage,
+    )
+
+
+def _error(line: str, response_id: str, seconds: float) -> ResponseError:
+    words = refusal(line, response_id=response_id, seconds=seconds)
+    return ResponseError(words.code or "server_error", words.message)
 
 
 def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,6 +14,8 @@ It ends by itself (no call is left, or `_Over` from within) or by `stop(ending)`
 The dialect's row says what each ending leads to. `_finish` runs exactly once for each rollout that was admitted.
 Its cancel scope never encloses a socket write: the outbox only queues.
 
+Longer than other modules here, so that the story stays in one place.
+
 What a crash kills: a sampler's error ends its response; an error of a stage or of this file ends the connection.
 """
 
@@ -21,24 +23,26 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-import attrs
 import trio
 
-from engine.assembly import Assembly, HostedCall
+from engine.assembly import Assembly
+from engine.config import patience_seconds
 from engine.engine import Engine, RolloutReport
-from engine.hosted import HostedResult
+from engine.hosted_round import run_hosted_round
 from engine.inbox import Inbox
 from engine.intake import Intake, Snapshot
 from engine.ledger import Ledger, Stage
-from engine.resource import resource_of
+from engine.outbox import Outbox
+from engine.resource import resource_at_end, resource_of
+from engine.samplers.base import Sampling
 from engine.scheduler import SlotPool
 from engine.segment import BudgetSpentError, SegmentRun
 from engine.stages import Account, PersistedRollout, Segment
 from protocol import events
 from protocol.dialects import Ending, EndRow
-from protocol.errors import CATALOGUE, refusal
+from protocol.errors import CATALOGUE
 from protocol.events import Parked, Response, ResponseCreate, ResponseDone, ServerEvent
 from protocol.items import OUTPUTS
 from protocol.session import Record
@@ -50,26 +54,6 @@ _TERMINAL: Final[Mapping[str, Callable[[Response], ServerEvent]]] = {
     "incomplete": events.ResponseIncomplete,
     "failed": events.ResponseFailed,
 }
-
-
-class Outbox(Protocol):
-    """Where events go. Nothing here fails: a broken connection stops its rollouts by itself."""
-
-    def emit(self, event: ServerEvent) -> None:
-        """Number, encode and queue one event. Not a checkpoint."""
-        ...
-
-    def flush(self) -> None:
-        """An engine step is over: what was emitted may leave. Not a checkpoint."""
-        ...
-
-    async def wait_writable(self) -> None:
-        """Wait while the client is behind. No checkpoint if it is not."""
-        ...
-
-    def hook(self, name: str, members: Mapping[str, Any]) -> None:
-        """Something happened between the frames; for traces. Not a checkpoint."""
-        ...
 
 
 class _Over(Exception):  # noqa: N818  # not an error: how the loop leaves itself
@@ -109,6 +93,7 @@ class Rollout:
         self._ending: Ending | None = None
         self._endings = record.dialect.sampling_endings
         self._ending_at_pause: Ending | None = None
+        self._sampling: Sampling | None = None
         self._hosted_calls = 0
 
     # --- the sentence --------------------------------------------------------------------------------------------
@@ -182,7 +167,6 @@ class Rollout:
     def _begin(self) -> None:
         """Pre-inference is over; the response exists for the client from here on."""
         self._hook("pre_inference")
-        self._sampling = self._intake.start(self.create, self.record.response_id)
         self._assembly = Assembly(
             self._emit, self._engine.new_id, self._dialect, self._intake.tools, self._intake.calls.has_call
         )
@@ -209,6 +193,7 @@ class Rollout:
         held_tokens = self._intake.held_tokens if self._account.totals.segments else 0
         appended = self._intake.next_segment()
         try:
+            self._sampling = self._sampling or self._intake.start(self.create, self.record.response_id)
             async with aclosing(self._sampling.sample(appended)) as steps:
                 await run.run(steps, self.ledger, self._outbox)
         except BudgetSpentError:
@@ -251,29 +236,13 @@ class Rollout:
         allowed = calls if limit is None else calls[: max(0, limit - self._hosted_calls)]
         before = len(self._assembly.items)
         with self.ledger.at(Stage.HOSTED):
-            async with trio.open_nursery() as nursery:
-                answers = [_Answer() for _ in allowed]
-                for call, answer in zip(allowed, answers, strict=True):
-                    nursery.start_soon(self._run_hosted_tool, call, answer)
-                for call, answer in zip(allowed, answers, strict=True):
-                    await self._write_hosted_tool(call, answer)
+            await run_hosted_round(allowed, self._engine.hosted, self._assembly, self._outbox)
+        self._count("hosted", len(allowed))
         self._hosted_calls += len(allowed)
         await self._intake.keep(self._assembly.items[before:])
         if len(allowed) < len(calls):
             self._hook("sampler_stop", reason="max_tool_calls")
             raise _Over(Ending.MAX_TOOL_CALLS)
-
-    async def _run_hosted_tool(self, call: HostedCall, answer: "_Answer") -> None:
-        answer.result = await self._engine.hosted.run(call.label, call.name, call.arguments)
-        self._count("hosted")
-        answer.known.set()
-
-    async def _write_hosted_tool(self, call: HostedCall, answer: "_Answer") -> None:
-        self._assembly.write_hosted_start(call)
-        self._outbox.flush()
-        await answer.known.wait()
-        self._assembly.write_hosted_end(call, answer.result.output, answer.result.error)
-        self._outbox.flush()
 
     # --- the pause -----------------------------------------------------------------------------------------------
 
@@ -292,18 +261,12 @@ class Rollout:
         self._outbox.flush()
         self.ledger.enter(Stage.SUSPENDED)
         complete = await self.inbox.wait_complete(
-            self._patience_seconds, restarts=self._dialect.deadline_restarts
+            patience_seconds(self._engine.limits, self._dialect), restarts=self._dialect.deadline_restarts
         )
         self.ledger.enter(Stage.OTHER)
         if not complete:
             raise _Over(Ending.EXPIRED)
         self._endings = self._dialect.sampling_endings
-
-    @property
-    def _patience_seconds(self) -> float:
-        name = self._dialect.deadline
-        seconds: float = getattr(self._engine.limits, name) if name else 0.0
-        return float("inf") if seconds == 0 and self._dialect.zero_waits_for_ever else seconds
 
     def _accepted(self, call_ids: tuple[str, ...]) -> None:
         """The inbox took a batch; answered before the reader reads on, so answers keep the order of the frames."""
@@ -350,7 +313,8 @@ class Rollout:
 
     async def _post_inference(self, row: EndRow) -> None:
         try:
-            await self._sampling.aclose()
+            if self._sampling is not None:
+                await self._sampling.aclose()
         except Exception:
             log.exception("closing the sampler of %s failed", self.record.response_id)
         await self._intake.classify_output(self._assembly.items)
@@ -376,19 +340,14 @@ class Rollout:
 
     def _final_resource(self, row: EndRow) -> Response:
         usage = self._account.report() if self._dialect.usage_per_segment else self._account.final_report()
-        return attrs.evolve(
+        return resource_at_end(
             self._resource,
-            status=row.status,
-            completed_at=self._engine.wall_seconds() if row.status == "completed" else None,
-            output=tuple(self._assembly.items),
-            error=None if row.error is None else self._error(row.error),
-            incomplete_details=None if row.reason is None else events.IncompleteDetails(row.reason),
+            row,
+            output=self._assembly.items,
             usage=None if row.error and not self._account.totals.output_tokens else usage,
+            now=self._engine.wall_seconds(),
+            patience_seconds=patience_seconds(self._engine.limits, self._dialect),
         )
-
-    def _error(self, line: str) -> events.ResponseError:
-        words = refusal(line, response_id=self.record.response_id, seconds=self._patience_seconds)
-        return events.ResponseError(words.code or "server_error", words.message)
 
     def _report(self, row: EndRow, ending: Ending) -> None:
         if self._engine.on_report is not None:
@@ -412,17 +371,9 @@ class Rollout:
         self._outbox.emit(event)
         self.ledger.enter(left)
 
-    def _count(self, name: str) -> None:
-        self.counts[name] += 1
+    def _count(self, name: str, times: int = 1) -> None:
+        self.counts[name] += times
 
     def _hook(self, name: str, **members: Any) -> None:
         self.counts[name] += 1
         self._outbox.hook(name, {"response_id": self.record.response_id, **members})
-
-
-@attrs.define
-class _Answer:
-    """Where a hosted tool's task leaves its result for the writer."""
-
-    result: HostedResult = attrs.field(factory=HostedResult)
-    known: trio.Event = attrs.field(factory=trio.Event)

@@ -5,16 +5,14 @@ Waiting happens once a step: for the client, if it is behind, and for the sample
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import attrs
 
 from engine.assembly import Assembly
 from engine.ledger import Ledger, Stage
+from engine.outbox import Outbox
 from engine.samplers import base
-
-if TYPE_CHECKING:
-    from engine.rollout import Outbox
 
 
 class BudgetSpentError(Exception):
@@ -39,7 +37,7 @@ class SegmentRun:
     reused_tokens: int | None = None
     """As the sampler reports it; None = it does not."""
 
-    async def run(self, steps: "base.Steps", ledger: Ledger, outbox: "Outbox") -> None:
+    async def run(self, steps: base.Steps, ledger: Ledger, outbox: Outbox) -> None:
         """Take steps until the segment is over. A checkpoint if the sampler's are.
 
         `BudgetSpentError`; `SamplerContractError`; whatever the sampler raises.

@@ -21,7 +21,7 @@ import trio
 from engine.connection import Connection, ConnectionStatistics
 from engine.engine import Engine
 from engine.handshake import Handshake, HandshakeFailed, Refusal
-from engine.recorder import NoRecorder, TraceFile
+from engine.recorder import NoRecorder, Recorders
 from engine.scheduler import SlotStatistics
 from engine.transport import ServerTransport, serve_transport
 from engine.vocabulary import check_vocabulary
@@ -46,7 +46,7 @@ class ServerStatistics:
 class Server:
     """Serves an engine. `key`: what clients must show as bearer; None = no key, then loopback clients only."""
 
-    def __init__(self, engine: Engine, *, key: str | None = None, trace: TraceFile | None = None) -> None:
+    def __init__(self, engine: Engine, *, key: str | None = None, trace: Recorders | None = None) -> None:
         self.engine = engine
         self._key = key
         self._trace = trace

@@ -167,7 +167,7 @@ class _WebSocketTransport:
 
     def _library_verdict(self) -> tuple[int, str] | None:
         closed = self._connection.closed
-        return None if closed is None else (closed.code, closed.reason or "")
+        return None if closed is None else (int(closed.code), closed.reason or "")
 
 
 class ServerTransport(_WebSocketTransport):
@@ -302,13 +302,10 @@ async def _open(
     if opening.value is not None:
         return opening.value
     if isinstance(opening.error, ConnectionRejected):
-        answer = opening.error
-        raise HandshakeRejected(
-            answer.status_code, answer.body or b"", header_texts(answer.headers)
-        ) from None
-    reason = (
-        opening.error or stream.violation or stream.failure or "the peer hung up or sent no valid request"
-    )
+        no = opening.error
+        raise HandshakeRejected(no.status_code, no.body or b"", header_texts(no.headers))
+    violation = stream.violation[1] if stream.violation else None
+    reason = violation or stream.failure or opening.error or "the peer hung up or sent nothing valid"
     raise HandshakeFailed(str(reason))
 
 
