@@ -58,7 +58,9 @@ class Limits:
     outbox_high_water_bytes: int = attrs.field(default=64 * 1024, validator=_positive)
     """Above this a connection's rollouts wait for its client; 64 KiB measured well."""
     max_outbox_bytes: int = attrs.field(default=8 * MIB, validator=_positive)
-    """A connection whose unsent bytes pass this is closed with 1011 (reference 1.3)."""
+    """A connection that has more unsent bytes than this when one more message is queued is closed with 1011 (1.3).
+
+    One message may be larger: the last event of a response repeats all that it said."""
 
     # --- frames -----------------------------------------------------------------------------------------------
     max_message_bytes: int = attrs.field(default=16 * MIB, validator=_positive)

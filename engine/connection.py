@@ -97,7 +97,7 @@ class Connection:
                 finally:
                     self._disconnect()
         finally:
-            self._recorder.hook("connection_close", {"by": "client", "code": closed.code})
+            self._recorder.hook("connection_close", {"by": _who_closed(closed), "code": closed.code})
             self._recorder.close()
 
     async def _read(self) -> None:
@@ -269,6 +269,12 @@ class Connection:
         except TransportClosed:
             return
         self._recorder.frame_out(text)
+
+
+def _who_closed(closed: TransportClosed) -> str:
+    if closed.by_us:
+        return "server"
+    return "network" if closed.code == 1006 else "client"  # 1006: no close frame came
 
 
 @attrs.frozen

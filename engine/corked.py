@@ -18,6 +18,7 @@ Inbound, `InboundFrames` counts bytes, fragments and frames before the library s
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 import attrs
 import trio
@@ -76,10 +77,8 @@ class CorkedStream(trio.abc.Stream):
         self._write_scope = trio.CancelScope()
         self._wake = trio.Event()
         self._drained = trio.lowlevel.ParkingLot()
-        self._receiving = False
-        self._at_end = False
-        # Until a close frame is queued, the stream breaks or `aclose()` begins.
-        self._accepting = True
+        self._receiving = self._at_end = False
+        self._accepting = True  # until a close frame is queued, the stream breaks or `aclose()` begins
         self._close_queued = False
         self._close_deadline = float("inf")
         self._closing = False
@@ -106,7 +105,7 @@ class CorkedStream(trio.abc.Stream):
         """Queue one text frame of UTF-8 `payload`; it leaves with the next `flush()` or write. No checkpoint.
 
         Raises `trio.ClosedResourceError` after a close frame or `aclose()`, `trio.BrokenResourceError` if the stream
-        is broken, which includes that this frame would have made more than `max_outbox_bytes` unsent.
+        is broken, which includes that more than `max_outbox_bytes` were unsent already.
         """
         if not self._accepting:
             raise self._refusal()
@@ -152,7 +151,7 @@ class CorkedStream(trio.abc.Stream):
         return chunk.replace(b"\r\n", b"\r\n" + self._answer_headers, 1)
 
     def _queue(self, whole_frame: bytes | bytearray | memoryview) -> None:
-        if self.unsent_bytes + len(whole_frame) > self._limits.max_outbox_bytes:
+        if len(self._outgoing) + self._in_write_bytes > self._limits.max_outbox_bytes:
             self._break("overflow")
             raise self._refusal()
         self._outgoing += whole_frame
@@ -288,10 +287,16 @@ class CorkedStream(trio.abc.Stream):
         if data and not self._client:
             data = data[: self._inbound.admit(data, trio.current_time())]
             if self.violation is not None:
-                self._queue_close(*self.violation)
+                self._answer_violation(*self.violation)
         if not data:
             self.on_end()
         return data
+
+    def _answer_violation(self, code: int, reason: str) -> None:
+        if self._inbound.answered:
+            self._queue_close(code, reason)
+        else:
+            self._break(reason)  # no upgrade may follow: nobody reads any more
 
     async def aclose(self) -> None:
         """Say farewell, flush within `close_timeout_seconds` of the close frame, then close the stream below.
@@ -302,8 +307,7 @@ class CorkedStream(trio.abc.Stream):
             with trio.CancelScope(shield=True):  # bounded: the first call is
                 await self._closed.wait()
             return
-        farewell = self.farewell()
-        if farewell is not None:
+        if (farewell := self.farewell()) is not None:
             self._queue_close(*farewell)
         self._closing = True
         self._accepting = False
@@ -329,13 +333,11 @@ class CorkedStream(trio.abc.Stream):
         hung_up = self._at_end or self._inbound.peer_closing or self.failure is not None
         if hung_up or self._receiving or not self._close_queued:
             return
-        try:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             if isinstance(self._inner, trio.abc.HalfCloseableStream):
                 await self._inner.send_eof()
             while await self._inner.receive_some(SLICE_BYTES):
                 pass
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return
 
     async def _drop(self) -> None:
         with trio.CancelScope(shield=True):  # forceful, so it does not wait
@@ -343,11 +345,6 @@ class CorkedStream(trio.abc.Stream):
 
     def statistics(self) -> StreamStatistics:
         """Counts since the beginning."""
-        return StreamStatistics(
-            bytes_in=self._bytes_in,
-            bytes_out=self._bytes_out,
-            frames_in=self._inbound.frames,
-            frames_out=self._frames_out,
-            writes=self._writes,
-            unsent_bytes=self.unsent_bytes,
-        )
+        frames = {"frames_in": self._inbound.frames, "frames_out": self._frames_out}
+        moved = {"bytes_in": self._bytes_in, "bytes_out": self._bytes_out, "writes": self._writes}
+        return StreamStatistics(**frames, **moved, unsent_bytes=self.unsent_bytes)

@@ -96,13 +96,25 @@ def handshake_deadline(limits: Limits) -> Iterator[None]:
 
 
 async def dial(parts: SplitResult) -> trio.abc.Stream:
-    """Connect to the host of a `ws` or `wss` URL. Raises `HandshakeFailed`."""
+    """Connect to the host of a `ws` or `wss` URL, TLS included. Raises `HandshakeFailed`."""
     host, secure = parts.hostname or "", parts.scheme == "wss"
     port = parts.port or (443 if secure else 80)
     try:
-        if not secure:
-            return await trio.open_tcp_stream(host, port)
-        context = ssl.create_default_context()
-        return await trio.open_ssl_over_tcp_stream(host, port, ssl_context=context, https_compatible=True)
+        stream = await trio.open_tcp_stream(host, port)
+        return await _secure(stream, host) if secure else stream
     except OSError as error:
         raise HandshakeFailed(f"cannot reach {host}:{port} ({error})") from error
+    except trio.BrokenResourceError as error:
+        raise HandshakeFailed(f"no TLS with {host}:{port} ({error.__cause__})") from error
+
+
+async def _secure(stream: trio.SocketStream, host: str) -> trio.abc.Stream:
+    """TLS over `stream`. The handshake is done here, so that a bad certificate is named and not a hang-up."""
+    context = ssl.create_default_context()
+    secured = trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
+    try:
+        await secured.do_handshake()
+    except BaseException:
+        await trio.aclose_forcefully(secured)
+        raise
+    return secured

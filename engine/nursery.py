@@ -1,6 +1,9 @@
-"""A nursery for the tasks that must see an end through, whatever happens to the task that began it."""
+"""A nursery for the tasks that must see an end through, whatever happens to the task that began it.
 
-from collections.abc import AsyncIterator
+And what comes out of a nursery: a group of errors, of which people want to read the members.
+"""
+
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import trio
@@ -34,3 +37,12 @@ async def open_outliving_nursery() -> AsyncIterator[trio.Nursery]:
     finally:
         if body_error is not None:
             raise body_error
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors a nursery's group holds, at any depth; an error that is no group is its own only leaf."""
+    if isinstance(error, BaseExceptionGroup):
+        for member in error.exceptions:
+            yield from leaves(member)
+    else:
+        yield error

@@ -63,12 +63,11 @@ Opened = TypeVar("Opened")
 
 
 class TransportClosed(Exception):  # noqa: N818  # the name of a state that is not an error, as trio's Cancelled
-    """The connection is over. `code` is the close code: the peer's, or the one that this side gave it."""
+    """The connection is over. `code` is the close code: the peer's, or the one that this side gave it (`by_us`)."""
 
-    def __init__(self, code: int | None, reason: str) -> None:
+    def __init__(self, code: int | None, reason: str, *, by_us: bool = False) -> None:
         super().__init__(f"connection closed with {code}: {reason or 'no reason given'}")
-        self.code = code
-        self.reason = reason
+        self.code, self.reason, self.by_us = code, reason, by_us
 
 
 class Transport(Protocol):
@@ -155,10 +154,11 @@ class _WebSocketTransport:
         """Why the connection is over, by the first who knew."""
         failure = self._stream.failure
         if self._stream.violation is not None:
-            return TransportClosed(*self._stream.violation)
+            return TransportClosed(*self._stream.violation, by_us=True)
         if failure in {"stalled", "overflow"}:
-            return TransportClosed(1011, failure)
-        return TransportClosed(*(self._last_word or self._library_verdict() or (1006, failure or "")))
+            return TransportClosed(1011, failure, by_us=True)
+        ours, theirs = self._last_word, self._library_verdict() or (1006, failure or "")
+        return TransportClosed(*(ours or theirs), by_us=ours is not None)
 
     def _farewell(self) -> tuple[int, str] | None:
         """The library finds bad frames but does not tell the peer; it would also say it in Python's words."""
