@@ -15,7 +15,7 @@ A tool runs at least once for each call; an output is applied exactly once. `cal
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Literal
 
 import attrs
@@ -99,7 +99,7 @@ class ConnectionLostError(Exception):
 class ClientRollout:
     """One rollout, seen from the client: iterate over its events."""
 
-    _events: trio.MemoryReceiveChannel[ServerEvent]
+    _events: trio.MemoryReceiveChannel[ServerEvent | RemoteProtocolError]
     response: Response | None = None
     """The final resource, once the terminal event has come."""
 
@@ -111,6 +111,8 @@ class ClientRollout:
             event = await self._events.receive()
         except trio.EndOfChannel:
             raise StopAsyncIteration from None
+        if isinstance(event, RemoteProtocolError):
+            raise event
         if isinstance(event, events.TERMINAL_CLASSES):
             self.response = event.response
         if isinstance(event, ErrorEvent):
@@ -164,31 +166,42 @@ class Client:
         """Start a rollout and run its tools while the block runs; leaving the block early abandons it.
 
         `members` are further members of the create. `functions`: by name; a call of another name gets an error as output.
+        What the block raises comes out as it is. Iterating raises `RolloutRefusedError` if the server refuses, and
+        `RemoteProtocolError` if it breaks the protocol's order.
         """
         items = input if isinstance(input, str) else tuple(input)
         create = ResponseCreate(
             model=model, input=items, tools=tuple(tools), **{**self.form.members, **members}
         )
-        send, receive = trio.open_memory_channel[ServerEvent](EVENTS_AHEAD)
+        send, receive = trio.open_memory_channel[ServerEvent | RemoteProtocolError](EVENTS_AHEAD)
+        error: Exception | None = None
         async with trio.open_nursery() as nursery, receive:
             runner = _Tools(self, functions or {}, nursery)
             self.send(create)
             nursery.start_soon(self._pump, send, runner)
-            yield ClientRollout(receive)
+            try:
+                yield ClientRollout(receive)
+            except Exception as raised:  # noqa: BLE001  # raised again below, outside the nursery and its group
+                error = raised
             nursery.cancel_scope.cancel()
+        if error is not None:
+            raise error
 
-    async def _pump(self, channel: trio.MemorySendChannel[ServerEvent], runner: "_Tools") -> None:
+    async def _pump(
+        self, channel: trio.MemorySendChannel[ServerEvent | RemoteProtocolError], runner: "_Tools"
+    ) -> None:
         """Read until the rollout has ended; tools start as their calls come."""
         async with channel:
             while True:
                 try:
                     received = await self._receive()
-                except TransportClosed:
-                    return
-                runner.take(received)
-                try:
+                    runner.take(received)
                     await channel.send(received.event)
-                except trio.BrokenResourceError:
+                except RemoteProtocolError as broken:
+                    with suppress(trio.BrokenResourceError):
+                        await channel.send(broken)
+                    return
+                except (TransportClosed, trio.BrokenResourceError):
                     return
                 if isinstance(received.event, (*events.TERMINAL_CLASSES, ErrorEvent)):
                     return
