@@ -2,16 +2,21 @@
 
 import ast
 import inspect
+import re
 import textwrap
 import tomllib
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from engine.config import Limits
+
+_REFERENCE = re.compile(r" \(reference [^()]*\)")
+"""Where a limit comes from; for who works on the engine."""
 
 _FIELDS = {field.name: field for field in attrs.fields(Limits)}
 
@@ -42,10 +47,10 @@ def _reasons() -> dict[str, str]:
         if isinstance(node, ast.ClassDef)
     )
     found = {}
-    for before, after in zip(body, body[1:], strict=False):
+    for before, after in pairwise(body):
         match before, after:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = " ".join(text.split())
+                found[name] = _REFERENCE.sub("", " ".join(text.split()))
     return found
 
 
@@ -54,7 +59,7 @@ def read_limits(file: Path | None, pairs: Iterable[str]) -> Limits:
 
     `ValueError`: names the limit and says what it should be. `OSError`: there is no such file.
     """
-    values = _of_file(file) if file is not None else {}
+    values: dict[str, Any] = _of_file(file) if file is not None else {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
@@ -63,7 +68,7 @@ def read_limits(file: Path | None, pairs: Iterable[str]) -> Limits:
     return Limits(**values)
 
 
-def _of_file(file: Path) -> dict[str, float]:
+def _of_file(file: Path) -> dict[str, Any]:
     try:
         document = tomllib.loads(file.read_bytes().decode())
     except ValueError as error:  # not UTF-8, or not TOML

@@ -62,7 +62,7 @@ class TraceFile:
     def __init__(self, path: Path, *, max_trace_bytes: int = DEFAULT_MAX_TRACE_BYTES) -> None:
         """`OSError` if the file cannot be written: at the start, not after the first rollout."""
         self._max_trace_bytes = max_trace_bytes
-        self._file = path.open("wb")
+        self._file: BinaryIO = path.open("wb")
         self._connections = 0
 
     def recorder(self, dialect: str) -> Recorder:

@@ -115,8 +115,14 @@ class Server:
     async def _close_all(self) -> None:
         async with trio.open_nursery() as nursery:
             for connection, transport in list(self._connections.items()):
-                connection.cut()
-                nursery.start_soon(transport.aclose, 1001, "the server is shutting down")
+                nursery.start_soon(self._close, connection, transport)
+
+    async def _close(self, connection: Connection, transport: ServerTransport) -> None:
+        """What still samples is cut; its terminal event goes before the close frame, after which nothing may."""
+        connection.cut()
+        with trio.move_on_after(self.engine.limits.cleanup_seconds):
+            await connection.wait_idle()
+        await transport.aclose(1001, "the server is shutting down")
 
     async def _accept(self, listener: trio.abc.Listener[trio.abc.Stream], nursery: trio.Nursery) -> None:
         async with listener:

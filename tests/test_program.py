@@ -111,3 +111,20 @@ def test_outputs_go_to_their_calls():
     calls = (FunctionCall("c1", "a", '{"to":["x"]}'), FunctionCall("c2", "b", "{}"))
     outputs = (FunctionCallOutput("c2", "2"), FunctionCallOutput("c1", "1"))
     assert program(script)((ONE, *calls, *outputs), ()) == [Say("12")]
+
+
+def test_hosted_calls_may_come_after_the_clients():
+    """In a step that mixes them, the hosted call stands after the client's, wherever the program named it."""
+
+    def script(_prompt, _tools):
+        hosted, local, again = yield (Use("find", {}), Use("read", {}), Use("find", {}))
+        yield Say(f"{hosted} {local} {again}")
+
+    items = (
+        ONE,
+        FunctionCall("c1", "read", "{}"),
+        McpCall("m1", "local", "find", "{}", output="first"),
+        McpCall("m2", "local", "find", "{}", output="second"),
+        FunctionCallOutput("c1", "mine"),
+    )
+    assert program(script)(items, ()) == [Say("first mine second")]

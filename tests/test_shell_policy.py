@@ -5,7 +5,7 @@ import json
 import pytest
 
 from demos.agents.conversation import Conversation
-from demos.agents.shell import commands, policy
+from demos.agents.shell import MAX_WAITS, commands, policy
 from engine.samplers.policy import Say, Use
 from protocol.items import FunctionCall, FunctionCallOutput, InputText, Message
 
@@ -75,6 +75,7 @@ def test_next_segment_for_codex():
         ),
         ("Wall time: 1 seconds\nProcess running with session ID 7\nOutput:\n", "still running; no output"),
         ("Exit code: 0\nOutput:\nExit code: 3\n", "ok; Exit code: 3"),
+        ("Process exited with code 0\nOutput:\nTotal output lines: 900\n\n1\n2\n", "ok; 1"),
         ("just text", "exit code unknown; just text"),
         ("", "exit code unknown; no output"),
     ],
@@ -89,6 +90,50 @@ async def test_summary(output, expected):
     conversation = Conversation()
     await conversation.run(policy, "$ make", {"exec_command": exec_command}, [EXEC])
     assert conversation.final_text == f"1 command run:\n1. `make`: {expected}"
+
+
+async def test_a_long_command_is_waited_for():
+    """While a command still runs its session is polled; what it wrote is put together and its end is told."""
+    polls = []
+
+    async def exec_command(cmd: str) -> str:
+        return "Process running with session ID 7\nOutput:\n\n"
+
+    async def write_stdin(session_id: int, chars: str, yield_time_ms: int) -> str:
+        polls.append((session_id, chars))
+        if len(polls) < 3:
+            return "Process running with session ID 7\nOutput:\nhalf\n"
+        return "Process exited with code 4\nOutput:\nProcess running with session ID 8\n"
+
+    conversation = Conversation()
+    functions = {"exec_command": exec_command, "write_stdin": write_stdin}
+    await conversation.run(policy, "$ make", functions, [EXEC, {"type": "function", "name": "write_stdin"}])
+    assert polls == [(7, "")] * 3
+    assert conversation.final_text == "1 command run:\n1. `make`: exit code 4; half"
+
+
+async def test_a_command_without_end_is_waited_for_only_so_long():
+    """After the last wait the next command has its turn."""
+    commands_run, polls = [], []
+
+    async def exec_command(cmd: str) -> str:
+        commands_run.append(cmd)
+        return "Process running with session ID 7\nOutput:\n" if cmd == "yes" else "Exit code: 0\nOutput:\n"
+
+    async def write_stdin(**arguments: object) -> str:
+        polls.append(arguments)
+        return "Process running with session ID 7\nOutput:\n"
+
+    conversation = Conversation()
+    functions = {"exec_command": exec_command, "write_stdin": write_stdin}
+    await conversation.run(
+        policy, "$ yes\n$ no", functions, [EXEC, {"type": "function", "name": "write_stdin"}]
+    )
+    assert (len(polls), commands_run) == (MAX_WAITS, ["yes", "no"])
+    assert conversation.final_text.splitlines()[1:] == [
+        "1. `yes`: still running; no output",
+        "2. `no`: ok; no output",
+    ]
 
 
 async def test_commands_run_one_at_a_time():

@@ -56,6 +56,13 @@ class Report:
         """Whether tests ran and none failed."""
         return self.finished and self.failed == 0
 
+    @property
+    def in_words(self) -> str:
+        """A line for people."""
+        if not self.finished:
+            return "no summary of tests in the output"
+        return f"all {self.ran} tests pass" if self.passed else f"{self.failed} of {self.ran} tests fail"
+
     def repairs(self, before: "Report") -> bool:
         """Whether this run is better than the one before: fewer failures, and no test that newly fails.
 

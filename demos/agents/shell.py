@@ -7,21 +7,31 @@ A command is one line; a line that ends in a backslash goes on in the next; comm
 If the message has fenced blocks, only what is inside of them counts.
 If lines begin with `$ `, those are the commands; else all lines are, except, outside of a fenced block,
 what looks like a sentence: a capital letter at its start, or a word and a punctuation mark at its end.
+
+A command that takes long is waited for with `write_stdin`, where that is offered: Codex answers after ten seconds,
+whether the command has ended or not, and ends what still runs when the rollout is over.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
 
 from engine.samplers.policy import Say, Script, Tools, Use, program
 
 ARGUMENT_OF: Mapping[str, str] = {"exec_command": "cmd", "shell_command": "command"}
 """The tools that run a command, best first, and what each calls it."""
 
+WAITING_TOOL = "write_stdin"
+WAIT_MILLISECONDS = 10_000
+MAX_WAITS = 60
+"""For each command, so that one which never ends does not keep the others waiting for ever."""
+
 _FENCED = re.compile(r"^[ \t]*```[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
 _EXIT_CODE = re.compile(r"^(?:Exit code:|Process exited with code) *(-?\d+)", re.MULTILINE)
-_STILL_RUNNING = re.compile(r"^Process running with session ID *\d+", re.MULTILINE)
+_STILL_RUNNING = re.compile(r"^Process running with session ID *(\d+)", re.MULTILINE)
 _SENTENCE = re.compile(r"[A-Z][a-z]*\b(?!=)|.*\w[.?!:]$", re.DOTALL)
-_BODY = re.compile(r"^Output:\n", re.MULTILINE)
+_BODY = re.compile(r"^Output:\n(?:Total output lines: \d+\n)?", re.MULTILINE)
+"""Where the command's own words begin; Codex puts a line before them if it has cut something out."""
 
 
 def shell(prompt: str, tools: Tools) -> Script:
@@ -40,8 +50,8 @@ def shell(prompt: str, tools: Tools) -> Script:
     yield Say(f"I run {_counted(len(found), 'command')}, one at a time.")
     results = []
     for command in found:
-        output = yield Use(tool, {ARGUMENT_OF[tool]: command})
-        results.append((command, output))
+        outputs = yield from _run(Use(tool, {ARGUMENT_OF[tool]: command}), tools)
+        results.append((command, outputs))
     yield Say(_summary(results))
 
 
@@ -63,21 +73,37 @@ def _joined(text: str) -> list[str]:
 
 
 def _command_tool(tools: Tools) -> str | None:
-    offered = {name for tool in tools if isinstance(name := tool.get("name"), str)}
-    return next((name for name in ARGUMENT_OF if name in offered), None)
+    return next((name for name in ARGUMENT_OF if _offers(tools, name)), None)
 
 
-def _summary(results: list[tuple[str, str]]) -> str:
+def _offers(tools: Tools, name: str) -> bool:
+    return any(tool.get("name") == name for tool in tools)
+
+
+def _run(use: Use, tools: Tools) -> Generator[Use, Any, list[str]]:
+    """Make the call and wait until its command has ended; all outputs on the way there."""
+    outputs = [(yield use)]
+    while _offers(tools, WAITING_TOOL) and len(outputs) <= MAX_WAITS:
+        running = _STILL_RUNNING.search(_parted(outputs[-1])[0])
+        if running is None:
+            break
+        wait = {"session_id": int(running[1]), "chars": "", "yield_time_ms": WAIT_MILLISECONDS}
+        outputs.append((yield Use(WAITING_TOOL, wait)))
+    return outputs
+
+
+def _summary(results: Sequence[tuple[str, Sequence[str]]]) -> str:
     lines = [f"{_counted(len(results), 'command')} run:"]
     lines.extend(
-        f"{number}. `{command}`: {_outcome(output)}" for number, (command, output) in enumerate(results, 1)
+        f"{number}. `{command}`: {_outcome(outputs)}" for number, (command, outputs) in enumerate(results, 1)
     )
     return "\n".join(lines)
 
 
-def _outcome(output: str) -> str:
+def _outcome(outputs: Sequence[str]) -> str:
     """Say in a line how a command ended, as far as its tool tells in front of what the command wrote."""
-    head, body = _parted(output)
+    heads, bodies = zip(*map(_parted, outputs), strict=True)
+    head, body = heads[-1], "".join(bodies)
     code = _EXIT_CODE.search(head)
     if code:
         ended = "ok" if int(code[1]) == 0 else f"exit code {code[1]}"

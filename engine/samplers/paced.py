@@ -12,6 +12,8 @@ import codecs
 import math
 import random
 from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import starmap
 
 import attrs
 import trio
@@ -44,12 +46,17 @@ class Ticker:
     async def run(self) -> None:
         """The one task behind all streams. Runs until cancelled."""
         while True:
-            if not self._waiting:
+            await trio.sleep_until(self._next_tick(trio.current_time()))
+            if self._waiting:
+                self._wake(trio.current_time())
+            else:  # for a whole tick; streams that were just woken have not come back yet
                 self._someone = trio.Event()
                 await self._someone.wait()
-            now = trio.current_time()
-            await trio.sleep_until((math.floor(now / self.tick_seconds) + 1) * self.tick_seconds)
-            self._wake(trio.current_time())
+
+    def _next_tick(self, now: float) -> float:
+        number = math.floor(now / self.tick_seconds) + 1
+        # 8.004 / 0.004 is 2000.9999999999998: the tick after it is not 8.004 again
+        return (number if number * self.tick_seconds > now else number + 1) * self.tick_seconds
 
     def _wake(self, now: float) -> None:
         still = []
@@ -167,9 +174,10 @@ class _Stream:
 def _in_tokens(parts: Iterable[Part]) -> Iterator[Part]:
     """Each text as its tokens, a character never split; other parts as they are."""
     for part in parts:
-        if isinstance(part, Text | Thought | CallInput):
-            for piece, tokens in token_pieces(part.text):
-                yield attrs.evolve(part, text=piece, tokens=tokens)
+        if isinstance(part, Text | Thought):
+            yield from starmap(type(part), token_pieces(part.text))
+        elif isinstance(part, CallInput):
+            yield from starmap(partial(CallInput, part.index), token_pieces(part.text))
         elif not isinstance(part, Prefilled):
             yield part
         if isinstance(part, End):
@@ -178,10 +186,12 @@ def _in_tokens(parts: Iterable[Part]) -> Iterator[Part]:
 
 def token_pieces(text: str) -> Iterator[tuple[str, int]]:
     """A text as pieces of whole characters, each with the number of tokens it took."""
-    decoder, tokens = codecs.getincrementaldecoder("utf-8")(), 0
-    for token in vocabulary.encode(text):
+    unread, tokens = b"", 0
+    for data in vocabulary.each_token_bytes(vocabulary.encode(text)):
         tokens += 1
-        piece = decoder.decode(vocabulary.token_bytes(token))
+        unread += data
+        piece, used = codecs.utf_8_decode(unread)
+        unread = unread[used:]
         if piece:
             yield piece, tokens
             tokens = 0

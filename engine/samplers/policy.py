@@ -23,6 +23,7 @@ A generator must therefore be deterministic: no clock, no randomness, no state o
 import importlib
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
 import attrs
@@ -139,16 +140,22 @@ def _segment(script: Script, answered: Iterator[tuple[Use, str]]) -> list[Move]:
 
 
 def _replies(uses: tuple[Use, ...], answered: Iterator[tuple[Use, str]]) -> tuple[str, ...]:
-    """Take the outputs of these calls, fewer than asked for where the conversation ends."""
-    texts = []
-    for use, (made, text) in zip(uses, answered, strict=False):
-        if _as_sent(use) != made:
+    """Take the outputs of these calls, fewer than asked for where the conversation ends.
+
+    Calls made together may stand in another order: those of hosted tools are written after the client's.
+    """
+    waiting = [_as_sent(use) for use in uses]
+    texts: dict[int, str] = {}
+    for made, text in islice(answered, len(uses)):
+        open_uses = [index for index in range(len(uses)) if index not in texts]
+        found = next((index for index in open_uses if waiting[index] == made), None)
+        if found is None:
             raise ReplayError(
-                f"the program calls {use!r} where the conversation has {made!r}; "
+                f"the program calls {uses[open_uses[0]]!r} where the conversation has {made!r}; "
                 "make the program deterministic, or begin a new run with a user message"
             )
-        texts.append(text)
-    return tuple(texts)
+        texts[found] = text
+    return tuple(texts[index] for index in sorted(texts))
 
 
 def _last_run(items: Sequence[Item], *, restart: bool) -> tuple[str, Sequence[Item]]:
@@ -219,8 +226,13 @@ class _Following:
         await trio.lowlevel.checkpoint()
         self._items += appended.items
         yield (Prefilled(appended.context_tokens - len(appended.tokens), len(appended.tokens)),)
+        before: Move | None = None
         for index, move in enumerate(self._policy(self._items, self._tools)):
-            yield _parts_of(index, move)
+            if isinstance(move, Say | Think) and type(move) is type(before):
+                yield _parts_of(index, attrs.evolve(move, text=f"\n{move.text}"))  # two moves are two lines
+            else:
+                yield _parts_of(index, move)
+            before = move
         yield (End(),)
 
     async def aclose(self) -> None:
@@ -250,7 +262,7 @@ def load_policy(path: str) -> Policy:
     module_name, _, name = path.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except (ImportError, ValueError, TypeError) as error:  # the last two: no name, or a relative one
         raise ValueError(f"no policy {path!r}: cannot import {module_name!r} ({error})") from error
     policy = getattr(module, name or "policy", None)
     if not callable(policy):

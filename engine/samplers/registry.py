@@ -8,6 +8,7 @@ scripted:package.module:SCRIPT       exact steps from Python
 """
 
 import importlib
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -60,19 +61,25 @@ def _read_numbers(spec: str, text: str, more: set[str]) -> dict[str, float]:
             raise ValueError(
                 f"sampler {spec!r}: no number {key!r}; there are {', '.join([*_NUMBERS, *sorted(more)])}"
             )
-        try:
-            numbers[key] = float(value)
-        except ValueError:
-            raise ValueError(f"sampler {spec!r}: {key}={value!r} is not a number") from None
+        numbers[key] = _number(value)
+        if not math.isfinite(numbers[key]):
+            raise ValueError(f"sampler {spec!r}: {key}={value!r} is not a number")
         if numbers[key] < 0 or (key in ("rate", "prefill") and numbers[key] == 0):
             raise ValueError(f"sampler {spec!r}: {key}={value} is too small")
     return numbers
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _load_script(spec: str, path: str) -> Script:
     module_name, _, name = path.partition(":")
     try:
         script = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ValueError(f"sampler {spec!r}: {error}") from error
     return script  # type: ignore[no-any-return]  # whoever names it vouches for it

@@ -75,6 +75,14 @@ def call(
 END: Step = (End(),)
 
 
+def _told(prefilled: Prefilled, segment: Segment) -> Segment:
+    """The segment with `prefilled` in its first step, or in a step before its first act."""
+    first = segment[0] if segment else None
+    if first is None or isinstance(first, Act):
+        return ((prefilled,), *segment)
+    return ((prefilled, *first), *segment[1:])
+
+
 class Scripted:
     """Plays the same script to every rollout, or the script that a function makes of the prompt."""
 
@@ -98,9 +106,8 @@ class _Playing:
         self._closed = False
 
     async def sample(self, appended: Appended) -> Steps:
-        await trio.lowlevel.checkpoint()
-        yield (Prefilled(appended.context_tokens - len(appended.tokens), len(appended.tokens)),)
-        for step in next(self._segments, [END]):
+        prefilled = Prefilled(appended.context_tokens - len(appended.tokens), len(appended.tokens))
+        for step in _told(prefilled, next(self._segments, [END])):
             if isinstance(step, Stall):
                 await trio.sleep(step.seconds)
             elif isinstance(step, Raise):

@@ -1,0 +1,1 @@
+"""`suspended demo`: an agent repairs a broken project in one suspended response, and one can watch."""

@@ -1,0 +1,125 @@
+"""What a demo's rollout came to, as rows for people and as JSON for programs."""
+
+import difflib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from demos.agents.report import Report
+from engine.engine import RolloutReport
+from engine.server import printable
+
+SHOWN_STAGES_MS = 0.05
+"""Stages that took less are summed up in one row."""
+
+
+@attrs.frozen(kw_only=True)
+class Measured:
+    """The outcome, and the numbers of both sides."""
+
+    form: str
+    problem: str | None
+    """What went wrong with the rollout itself."""
+    tests: Report
+    """Of a test run after the rollout."""
+    frames: Counter[str]
+    """By direction and type: `< response.done`."""
+    seconds: float
+    bytes_out: int
+    bytes_in: int
+    report: RolloutReport | None
+    """The server's own; None if the rollout never ended there."""
+    last_words: str
+    """What the agent said of it."""
+    diff: str
+
+    @property
+    def passed(self) -> bool:
+        """Did it all work out?"""
+        return self.problem is None and self.tests.passed
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Names and values."""
+        received = sum(count for name, count in self.frames.items() if name.startswith("<"))
+        sent = sum(count for name, count in self.frames.items() if name.startswith(">"))
+        ended = ", ".join(
+            f"{count} {name.rpartition('.')[2]}"
+            for name, count in self.frames.items()
+            if name[2:] in _TERMINAL
+        )
+        created = self.frames["< response.created"]
+        yield "response", f"{created} created, {ended or 'no end'}, {self.seconds:.1f} s"
+        yield "events", f"{received:,} received, {sent:,} sent, on one connection"
+        yield "bytes", f"{self.bytes_in:,} received, {self.bytes_out:,} sent"
+        if self.report is not None:
+            hooks, usage = self.report.hooks, self.report.usage
+            yield "suspensions", f"{hooks.get('suspend', 0)}, resumed {_times(hooks.get('resume', 0))}"
+            yield "pre-inference", _times(hooks.get("pre_inference", 0))
+            yield "post-inference", _times(hooks.get("post_inference", 0))
+            yield (
+                "tokens in",
+                f"{usage.uncached_input_tokens:,} read, {usage.cached_input_tokens:,} kept warm",
+            )
+            yield "tokens out", f"{usage.output_tokens:,} in {usage.segments} segments"
+
+    def ledger_rows(self) -> Iterator[tuple[str, float, float]]:
+        """(stage, milliseconds, share) of the server's time, the most first, the residual last."""
+        if self.report is None:
+            return
+        ledger = self.report.ledger
+        stages = {name: ns / 1e6 for name, ns in ledger.stages.items() if name != "other" and ns}
+        wall = ledger.wall_ns / 1e6
+        for name, spent in sorted(stages.items(), key=lambda stage: -stage[1]):
+            if spent >= SHOWN_STAGES_MS:
+                yield name, spent, spent / wall
+        small = [spent for spent in stages.values() if spent < SHOWN_STAGES_MS]
+        if small:
+            yield f"{len(small)} others", sum(small), sum(small) / wall
+        yield "residual", ledger.stages["other"] / 1e6, ledger.residual
+
+    @property
+    def verdict(self) -> str:
+        """The last line."""
+        tests = f"tests after the rollout: {self.tests.in_words}"
+        return tests if self.problem is None else f"{self.problem}; {tests}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data, one object."""
+        return {
+            "form": self.form,
+            "passed": self.passed,
+            "problem": self.problem,
+            "last_words": self.last_words,
+            "tests": {"ran": self.tests.ran, "failed": self.tests.failed},
+            "frames": dict(self.frames),
+            "seconds": round(self.seconds, 3),
+            "bytes_out": self.bytes_out,
+            "bytes_in": self.bytes_in,
+            "report": self.report.as_json() if self.report else None,
+            "diff": self.diff,
+        }
+
+
+_TERMINAL = ("response.completed", "response.incomplete", "response.failed")
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def changes(before: Path, after: Path) -> str:
+    """How the files of two folders differ, as a unified diff; files that are no text are passed over."""
+    found: list[str] = []
+    for path in sorted(after.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            name = path.relative_to(after)
+            try:
+                old = (before / name).read_text("utf-8").splitlines() if (before / name).is_file() else []
+                new = path.read_text("utf-8").splitlines()
+            except UnicodeDecodeError:
+                continue
+            found += difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", n=1, lineterm="")
+    return "".join(f"{printable(line)}\n" for line in found)

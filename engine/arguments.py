@@ -1,0 +1,240 @@
+"""What may be said to `suspended`, and the help that teaches it. Imports nothing heavy: `--help` is there at once."""
+
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+DEFAULT_KEY_VARIABLE: Final = "SUSPENDED_API_KEY"
+
+_CODES = """\
+exit codes:
+  0    it worked
+  1    the rollout failed, or was refused; for the demo: tests still fail
+  2    wrong usage
+  130  interrupted
+"""
+
+_MAIN_EPILOG = f"""\
+examples:
+  suspended demo                                  watch an agent repair a program in one suspended response
+  suspended serve --sampler policy:demos.agents.shell
+  suspended call http://127.0.0.1:8080/v1 'say hello'
+
+{_CODES}"""
+
+_DEMO_EPILOG = f"""\
+A small project with a bug or two is copied to a temporary folder. An agent repairs it: its tools (list, read and write
+files, run the tests) run here, in the client; the "model" is a program that searches for the repair, at a model's pace.
+All of it happens inside of one response, which suspends at each tool call and goes on when the output is there.
+
+examples:
+  suspended demo                          the append form: response.done, response.append
+  suspended demo --form inject            the public beta: response.inject
+  suspended demo --project ./mine         your project; it is copied, the original is never changed, but its tests
+                                          are run, with your rights
+  suspended demo --plain --trace t.jsonl  a line for each thing; every frame, both ways, in a file
+
+{_CODES}"""
+
+_SERVE_EPILOG = f"""\
+The key clients must show is read from {DEFAULT_KEY_VARIABLE}, or from the variable that --key-env names.
+Without a key only loopback addresses are served. SIGTERM or Ctrl-C drains: suspended responses end at once, sampling
+ones get --limit drain_seconds; a second Ctrl-C stops at once.
+
+samplers (modules are looked for in the current folder, too):
+  paced                                a simulated model that calls the tools it is offered; the default
+  paced:rate=1000,first=0.02,calls=5   the same, with its numbers
+  policy:demos.agents.shell            a program in the place of the model, at a model's pace
+  policy:demos.agents.repair?rate=500  the same, with its numbers
+  scripted:module:NAME                 exact steps from Python
+
+examples:
+  suspended serve --port 0 --sampler policy:demos.agents.shell
+  {DEFAULT_KEY_VARIABLE}=… suspended serve --host 0.0.0.0 --limit max_connections=100 --trace all.jsonl
+
+{_CODES}"""
+
+_CALL_EPILOG = f"""\
+A tool is a command for the shell. It gets the call's arguments as one JSON object on its standard input, and each
+argument as a variable: $ARG_path for "path"; $CALL_ID is the call's id, the same if a call should ever be run twice.
+What it prints is the tool's output; if it fails, its exit code is added. Mind who chooses the arguments: quote them.
+
+  --tool 'name=command'        one argument, "input"
+  --tool 'name(a, b)=command'  arguments "a" and "b", both text
+
+examples:
+  suspended call http://127.0.0.1:8080/v1 'what time is it?' --tool 'now()=date'
+  suspended call ws://127.0.0.1:8080/v1/responses --form inject --tool 'read(path)=cat -- "$ARG_path"' - <prompt.txt
+  suspended call http://127.0.0.1:8080/v1 '$ ls' --tool 'exec_command(cmd)=sh -c "$ARG_cmd"'
+
+The answer goes to standard output as it comes, calls and outputs to standard error.
+
+{_CODES}"""
+
+
+class _Parser(ArgumentParser):
+    """A command's parser. `more` makes a part of the help that is too dear to make when nobody asks for it."""
+
+    more: Callable[[], str] | None = None
+
+    def format_help(self) -> str:
+        return super().format_help() + (f"\n{self.more()}" if self.more else "")
+
+
+def make_parser() -> ArgumentParser:
+    """The parser of all commands; `command` is the name of the one that was given."""
+    parser = ArgumentParser(
+        prog="suspended",
+        description="An agent rollout as one response that suspends at each tool call.",
+        epilog=_MAIN_EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(
+        title="commands", metavar="demo | serve | call", required=True, parser_class=_Parser
+    )
+    for add, epilog, summary in (
+        (_add_demo, _DEMO_EPILOG, "watch an agent repair a program in one suspended response"),
+        (_add_serve, _SERVE_EPILOG, "serve the engine by WebSocket"),
+        (_add_call, _CALL_EPILOG, "run one rollout against any server of the append or inject form"),
+    ):
+        add(
+            commands.add_parser(
+                add.__name__.removeprefix("_add_"),
+                help=summary,
+                description=f"{summary[0].upper()}{summary[1:]}.",
+                epilog=epilog,
+                formatter_class=RawDescriptionHelpFormatter,
+            )
+        )
+    return parser
+
+
+def _add_demo(parser: _Parser) -> None:
+    add = parser.add_argument
+    add(
+        "--form", choices=("append", "inject"), default="append", help="which form to speak (default: append)"
+    )
+    add(
+        "--rate",
+        type=_positive,
+        default=700.0,
+        metavar="N",
+        help="tokens per second of the agent (default: 700)",
+    )
+    add(
+        "--project",
+        type=Path,
+        metavar="DIR",
+        help="repair a copy of this folder instead of the built-in project",
+    )
+    add(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write every frame and what happened between them (JSON lines)",
+    )
+    add("--json", type=Path, metavar="FILE", help="write what was measured")
+    add(
+        "--plain",
+        action="store_true",
+        help="a line for each thing, no colour; so it is too without a terminal",
+    )
+    parser.set_defaults(command="demo")
+
+
+def _add_serve(parser: _Parser) -> None:
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="address to bind (default: 127.0.0.1)")
+    add("--port", type=_port, default=8080, help="port to bind, 0 for any free one (default: 8080)")
+    add(
+        "--sampler",
+        default="paced",
+        metavar="SPEC",
+        help="what stands for the model; see below (default: paced)",
+    )
+    add("--models", type=Path, metavar="FILE", help="TOML file of the models to serve (default: any name)")
+    add(
+        "--hosted",
+        action="append",
+        default=[],
+        metavar="MODULE:NAME",
+        help="HostedTool objects to run in the server",
+    )
+    add("--key-env", metavar="NAME", help=f"variable that holds the key (default: {DEFAULT_KEY_VARIABLE})")
+    add("--trace", type=Path, metavar="FILE", help="write every connection in the trace format (JSON lines)")
+    add("--limits", type=Path, metavar="FILE", help="TOML file of limits")
+    add(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="one limit; may be given several times",
+    )
+    parser.more = _limit_table
+    parser.set_defaults(command="serve")
+
+
+def _add_call(parser: _Parser) -> None:
+    add = parser.add_argument
+    add("url", metavar="URL", help="http(s)://host:port/v1, or ws(s)://host:port/v1/responses")
+    add("prompt", metavar="PROMPT", help="what to ask; - reads it from standard input")
+    add(
+        "--form", choices=("append", "inject"), default="append", help="which form to speak (default: append)"
+    )
+    add("--model", default="default", help="the model's name (default: default)")
+    add(
+        "--tool",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="offer a command as a tool; see below",
+    )
+    add(
+        "--tool-timeout",
+        type=_positive,
+        default=60.0,
+        metavar="SECONDS",
+        help="a command that runs longer is killed (default: 60)",
+    )
+    add("--key-env", metavar="NAME", help=f"variable that holds the key (default: {DEFAULT_KEY_VARIABLE})")
+    add("--json", action="store_true", help="print the final response as JSON instead of its text")
+    parser.set_defaults(command="call")
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+_positive.__name__ = "positive number"  # argparse shows it: "invalid positive number value: '0'"
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 65536:
+        raise ValueError(text)
+    return value
+
+
+_port.__name__ = "port"
+
+
+def _limit_table() -> str:
+    from engine.limit_settings import limit_rows  # noqa: PLC0415  # see the head of this module
+
+    rows = limit_rows()
+    width = max(len(row.name) for row in rows)
+    lines = [f"  {row.name:{width}}  {row.default:>9}  {row.reason}".rstrip() for row in rows]
+    return "\n".join(["limits, with their defaults:", *lines, ""])
+
+
+def _version() -> str:
+    try:
+        return version("suspended-response")
+    except PackageNotFoundError:  # run from a checkout
+        return "unreleased"

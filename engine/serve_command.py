@@ -1,0 +1,147 @@
+"""`suspended serve`: an engine from the command line's values, served until a signal asks for the end."""
+
+import importlib
+from argparse import Namespace
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+import attrs
+import trio
+
+from engine.config import Limits
+from engine.engine import Engine
+from engine.hosted import HostedTool
+from engine.limit_settings import read_limits
+from engine.models import ModelTable
+from engine.recorder import TraceFile
+from engine.samplers.registry import make_sampler
+from engine.server import Server, is_loopback
+
+OK, INTERRUPTED = 0, 130
+
+
+@attrs.frozen(kw_only=True)
+class ServeSettings:
+    """What to serve, and where."""
+
+    host: str
+    port: int
+    engine: Engine
+    sampler: str
+    """As it was named."""
+    key: str | None
+    trace: Path | None
+
+    @classmethod
+    def read(cls, arguments: Namespace, *, key: str | None, trace: Path | None) -> Self:
+        """Make them of the command line. `ValueError`, `OSError`: what is wrong with it, or with a file it names."""
+        if key is None and not is_loopback(arguments.host):
+            raise ValueError(
+                f"refusing to serve {arguments.host!r} without a key: whoever reaches it could use it. "
+                "Set SUSPENDED_API_KEY, name another variable with --key-env, or leave --host out"
+            )
+        limits = read_limits(arguments.limits, arguments.limit)
+        return cls(
+            host=arguments.host,
+            port=arguments.port,
+            engine=_engine(arguments, limits),
+            sampler=arguments.sampler,
+            key=key,
+            trace=trace,
+        )
+
+
+def _engine(arguments: Namespace, limits: Limits) -> Engine:
+    return Engine.make(
+        make_sampler(arguments.sampler, limits),
+        limits=limits,
+        models=ModelTable.from_toml(arguments.models) if arguments.models else None,
+        make_sampler=partial(make_sampler, limits=limits),
+        hosted_tools=[tool for path in arguments.hosted for tool in load_hosted(path)],
+    )
+
+
+def load_hosted(path: str) -> Sequence[HostedTool]:
+    """The hosted tools at an import path, `module:NAME`: one, or an iterable of them. `ValueError` if there are none."""
+    module_name, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"--hosted {path!r}: {error}; write MODULE:NAME") from error
+    tools = [found] if isinstance(found, HostedTool) else list(found) if isinstance(found, Iterable) else []
+    if not tools or not all(isinstance(tool, HostedTool) for tool in tools):
+        raise ValueError(f"--hosted {path!r}: this is no HostedTool and no list of them")
+    return tools
+
+
+async def serve(settings: ServeSettings, signals: AsyncIterator[int], say: Callable[[str], None]) -> int:
+    """Serve until drained after the first of `signals`, or until the second; the exit code. `OSError`: cannot listen."""
+    trace = TraceFile(settings.trace) if settings.trace else None
+    try:
+        server = Server(settings.engine, key=settings.key, trace=trace)
+        return await _serve(server, settings, signals, say)
+    finally:
+        if trace is not None:
+            trace.close()
+
+
+async def _serve(
+    server: Server, settings: ServeSettings, signals: AsyncIterator[int], say: Callable[[str], None]
+) -> int:
+    code = INTERRUPTED
+
+    async def run(*, task_status: trio.TaskStatus[Sequence[trio.SocketListener]]) -> None:
+        nonlocal code
+        try:
+            await server.run(settings.host, settings.port, task_status=task_status)
+        except OSError as error:
+            where = f"{settings.host}:{settings.port}"
+            raise OSError(
+                f"cannot listen on {where}: {error.strerror}; --port 0 takes any free one"
+            ) from error
+        code = OK
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(run)
+        say(how_to_point(settings, listeners[0].socket.getsockname()[1]))
+        await anext(signals)
+        server.drain()
+        say(f"draining for at most {settings.engine.limits.drain_seconds:g} s; once more to stop at once")
+        await anext(signals)
+        nursery.cancel_scope.cancel()
+    return code
+
+
+def how_to_point(settings: ServeSettings, port: int) -> str:
+    """What to tell clients, so that they come here."""
+    host = settings.host if is_loopback(settings.host) else "THIS_HOST"
+    at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    guard = "a key is required" if settings.key else "no key, this machine only"
+    return f"""\
+serving ws://{at}/v1/responses  (sampler {settings.sampler}; {guard})
+
+Codex CLI 0.107.0, in $CODEX_HOME/config.toml; KEY holds {"the key" if settings.key else "any text"}:
+
+    model = "default"
+    model_provider = "suspended"
+    [model_providers.suspended]
+    name = "suspended"
+    base_url = "http://{at}/v1"
+    env_key = "KEY"
+    wire_api = "responses"
+    supports_websockets = true
+    [features]
+    responses_websockets = true
+
+openai-python and openai-agents:
+
+    client = AsyncOpenAI(api_key=KEY, base_url="http://{at}/v1", websocket_base_url="ws://{at}/v1")
+    model = OpenAIHostedMultiAgentModel("default", client)
+
+From the shell:
+
+    suspended call http://{at}/v1 'hello'
+"""
