@@ -4,11 +4,13 @@ Decoding is orjson and cattrs with strict scalars: a number is never taken for a
 The fast converter knows no paths; only when it fails does a second, detailed one read the same data again to say where.
 The tag is looked up first, so that an unknown type is our error and not a `KeyError`.
 
-Encoding writes `type` first, the members in the order of the class, then what the last hop adds
+Encoding writes `type` first, the members in the order of the class, optional ones last, then what the last hop adds
 (`sequence_number`, `agent`, `stream_id`). Deltas, nearly all of the traffic, have a template: the bytes around the
 piece are made once per content part (`DeltaTemplate`), and a property test says it equals the plain way, byte for byte.
 
 Members that are null stay away where the wire leaves them out (`OMITTED`), and are written where it wants them.
+
+Longer than other modules here, so that the two directions stay side by side and cannot drift apart.
 """
 
 import re
@@ -20,7 +22,7 @@ import attrs
 import orjson
 from cattrs import Converter
 from cattrs.errors import AttributeValidationNote, IterableValidationNote
-from cattrs.gen import make_dict_unstructure_fn, override
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from protocol import events, items
 from protocol.errors import RemoteProtocolError, refusal
@@ -134,6 +136,16 @@ def _usage(value: Any) -> Usage:
     return Usage(*numbers)
 
 
+def _mcp_error(value: Any) -> str | None:
+    """A hosted tool's error: text here, an object of one of three types on the wire (SDK; other servers: text)."""
+    if value is None or type(value) is str:
+        return value
+    content = _object(value).get("content", value.get("message"))
+    if type(content) is list and len(content) == 1 and type(content[0]) is dict:
+        content = content[0].get("text")
+    return content if type(content) is str else orjson.dumps(value).decode()
+
+
 _object: Final = _exactly(dict, "an object")
 
 
@@ -188,10 +200,16 @@ class _Decoder:
         for shape, structure in shapes:
             self.converter.register_structure_hook_func(partial(_same, shape), _hook(structure))
         self.converter.register_structure_hook_func(_is_literal, _literal)
+        self.converter.register_structure_hook(
+            items.McpCall,
+            make_dict_structure_fn(
+                items.McpCall, self.converter, error=override(struct_hook=_hook(_mcp_error))
+            ),
+        )
 
     def part(self, value: Any) -> Any:
-        tag = _object(value).get("type")
-        if tag is not None and type(tag) is not str:
+        tag = _object(value).get("type") or ""
+        if type(tag) is not str:
             raise _Mismatch("an object with a string 'type'")
         cls = _PARTS.get(tag)
         return items.OpaquePart(value) if cls is None else self.converter.structure(value, cls)
@@ -285,15 +303,15 @@ def _steps(error: BaseException) -> Iterator[str]:
             yield f"[{note.index}]"
 
 
-def parse(text: str | bytes) -> dict[str, Any]:
+def parse(text: str | bytes, *, echoed: bool = True) -> dict[str, Any]:
     """One JSON object with a string `type`; else `RemoteProtocolError` `invalid_json` or `invalid_event`.
 
     orjson refuses what would break us later: NaN, infinities, lone surrogates, endless nesting (hazards, T16).
-    It reads deeper nesting than it writes, so what could not be echoed is refused here.
+    It reads deeper nesting than it writes: what is `echoed`, as a client's frames are, must not be too deep for that.
     """
     try:
         data = orjson.loads(text)
-        if _may_be_deep(text):
+        if echoed and _may_be_deep(text):
             orjson.dumps(_wrapped(data))
     except (ValueError, TypeError, RecursionError):
         raise refusal("invalid_json") from None
@@ -343,7 +361,9 @@ def _check_stream_id(data: Mapping[str, Any]) -> None:
 def _check_create(data: Mapping[str, Any]) -> None:
     for name, (low, high) in RANGES.items():
         value = data.get(name)
-        if type(value) in {int, float} and not low <= value <= high:  # a bool is an int, and no number here
+        if type(value) is bool:  # an int for Python; its type is refused later
+            continue
+        if isinstance(value, int | float) and not low <= value <= high:
             raise refusal("invalid_value", field=name)
     for name in ("conversation", "prompt"):
         if data.get(name) is not None:
@@ -432,6 +452,12 @@ def _usage_object(usage: Usage) -> dict[str, Any]:
     }
 
 
+def _mcp_error_object(error: str | None) -> dict[str, Any] | None:
+    if error is None:
+        return None
+    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": error}]}
+
+
 def _raw(value: Any) -> Any:
     return value.raw
 
@@ -448,6 +474,8 @@ def _make_encoder() -> Converter:
             overrides = {name: override(omit_if_default=True) for name in OMITTED.get(cls, ())}
             if cls is events.ResponseInject:
                 overrides["raw_input"] = override(omit=True)
+            if cls is items.McpCall:
+                overrides["error"] = override(unstruct_hook=_mcp_error_object)
             function: Structure = make_dict_unstructure_fn(cls, converter, **overrides)  # type: ignore[arg-type]
             converter.register_unstructure_hook(cls, function)
 

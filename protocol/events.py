@@ -4,6 +4,8 @@ Server events do not hold their `sequence_number` or `stream_id`: these belong t
 hop (`protocol.session`), so that a filter can never tear a hole into the numbers.
 `KIND_OF` says what each class means to the state machine; the finished call of a client tool is the one case where the
 item decides (`kind_of`).
+
+Longer than other modules here: it is a vocabulary, looked up rather than read.
 """
 
 from collections.abc import Mapping

@@ -166,6 +166,7 @@ class McpCall:
     arguments: str
     output: str | None = None
     error: str | None = None
+    """Why it failed, in words; on the wire an object of type `mcp_tool_execution_error`, as the SDKs have it."""
     status: Status | None = None
     approval_request_id: str | None = None
     agent: Agent | None = None

@@ -33,6 +33,8 @@ class PendingCalls:
     """Every client call announced, in call order (`output_index`)."""
     _open: dict[str, None] = attrs.field(factory=dict)
     """Ids without an output, in call order."""
+    _awaited: list[str] = attrs.field(factory=list)
+    """Ids whose output was not taken yet, in call order."""
     _outputs: dict[str, Output] = attrs.field(factory=dict)
     """Accepted and not yet taken into the context."""
     _messages: list[Message] = attrs.field(factory=list)
@@ -63,6 +65,7 @@ class PendingCalls:
         if isinstance(item, CALLS):
             self._calls[item.call_id] = item
             self._open[item.call_id] = None
+            self._awaited.append(item.call_id)
 
     def check(self, batch: Sequence[Item]) -> Batch:
         """The batch, sorted. `RemoteProtocolError` for its first bad member; nothing is changed either way."""
@@ -101,7 +104,8 @@ class PendingCalls:
 
     def take(self) -> tuple[Item, ...]:
         """What goes into the context now: outputs in call order, then messages as they came (reference 2.4)."""
-        ordered = [self._outputs.pop(call_id) for call_id in self._calls if call_id in self._outputs]
+        ordered = [self._outputs.pop(call_id) for call_id in self._awaited if call_id in self._outputs]
+        self._awaited = list(self._open)
         messages, self._messages = self._messages, []
         return (*ordered, *messages)
 
@@ -109,8 +113,6 @@ class PendingCalls:
 def _keys(item: Item) -> list[tuple[str, str]]:
     """Under what an item may be recognised: id, else call id, else sealed content, else role and text (3.5 rule 7)."""
     keys: list[tuple[str, str]] = []
-    if isinstance(item, OUTPUTS):
-        return keys
     for name in ("id", "call_id", "encrypted_content"):
         value = getattr(item, name, None)
         if value:
