@@ -1,0 +1,24 @@
+"""For all tests: how hard Hypothesis tries, and which tests a plain run leaves out."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadline anywhere: a loaded machine is no failure.
+settings.register_profile("dev", deadline=None)
+settings.register_profile(
+    "ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests with released clients unless `-m` says which tests are meant."""
+    if config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("clients")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
