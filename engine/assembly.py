@@ -9,7 +9,9 @@ a client must run are announced first, so that both run at once.
 Texts are kept as lists of pieces and joined once: a megabyte of single characters costs linear time.
 """
 
+from bisect import insort
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final
 
 import attrs
@@ -43,6 +45,8 @@ class HostedCall:
     label: str
     name: str
     pieces: list[str]
+    place: int
+    """How many calls of the rollout began before it: hosted calls are written in the order in which they began."""
 
     @property
     def arguments(self) -> str:
@@ -56,6 +60,8 @@ class _Call:
 
     start: CallStart
     tool: Tool
+    place: int
+    """How many calls of the rollout began before it."""
     pieces: list[str] = attrs.field(factory=list)
     over: bool = False
 
@@ -74,6 +80,8 @@ class Assembly:
         self.items: list[Item] = []
         self._open: _OpenText | _OpenCall | None = None
         self._calls: dict[int, _Call] = {}
+        self._offered: set[str] = set()
+        self._begun = 0
         self.hosted: list[HostedCall] = []
         self.client_calls = 0
         """Calls of this segment that a client must run."""
@@ -93,7 +101,10 @@ class Assembly:
         self._close_prose(phase="commentary")
         tool = self._tools.find(part.name, part.namespace)
         # a name nobody listed goes to the client as a function call: it knows best (Codex runs tools it does not list)
-        self._calls[part.index] = _Call(part, tool or Tool("function", part.name, part.namespace))
+        self._calls[part.index] = _Call(
+            part, tool or Tool("function", part.name, part.namespace), self._begun
+        )
+        self._begun += 1
         self._write_calls()
 
     def call_input(self, part: CallInput) -> None:
@@ -101,13 +112,18 @@ class Assembly:
         call = self._calls[part.index]
         if isinstance(self._open, _OpenCall) and self._open.index == part.index:
             self._open.write(part.text)
-        else:
+        elif part.text:
             call.pieces.append(part.text)
 
     def call_end(self, index: int) -> None:
         """A call is whole."""
         self._calls[index].over = True
         self._write_calls()
+
+    @property
+    def calls_client(self) -> bool:
+        """Has this segment begun a call that a client must run?"""
+        return self.client_calls > 0 or any(call.tool.kind != "hosted" for call in self._calls.values())
 
     # --- ends --------------------------------------------------------------------------------------------------
 
@@ -172,12 +188,16 @@ class Assembly:
     def _new_call_id(self, call: _Call) -> str:
         """The backend's own id unless the chain has it already (public bugs 14 and 15)."""
         offered = call.start.call_id
-        return self._new_id("call") if not offered or self._known_call(offered) else offered
+        if not offered or offered in self._offered or self._known_call(offered):
+            return self._new_id("call")
+        self._offered.add(offered)  # the chain learns of it only when the segment is over
+        return offered
 
     def _take_hosted(self, index: int, call: _Call) -> None:
         del self._calls[index]
         label = call.tool.namespace or ""
-        self.hosted.append(HostedCall(self._new_id("mcp"), label, call.tool.name, call.pieces))
+        hosted = HostedCall(self._new_id("mcp"), label, call.tool.name, call.pieces, call.place)
+        insort(self.hosted, hosted, key=attrgetter("place"))
 
     def write_hosted_start(self, call: HostedCall) -> None:
         """The events of a hosted call up to the moment its tool answers."""

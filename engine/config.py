@@ -28,6 +28,7 @@ class Limits:
     max_open_rollouts: int = attrs.field(default=20_000, validator=_positive)
     """Rollouts of the server, nearly all of them suspended; at about 10 kB each this is 200 MB. More get a 503."""
     hosted_tool_timeout_seconds: float = attrs.field(default=60.0, validator=_positive)
+    """A tool of the server's that takes longer fails; the rollout goes on."""
     max_hosted_output_bytes: int = attrs.field(default=MIB, validator=_positive)
     """A hosted tool that answers more fails with a short error (reference 8A)."""
 
@@ -39,14 +40,15 @@ class Limits:
     work_slice_bytes: int = attrs.field(default=64 * 1024, validator=_positive)
     """Rendering and classifying yield to other rollouts after so much text."""
     max_context_bytes: int = attrs.field(default=256 * MIB, validator=_positive)
-    """Items and tokens that one connection may hold: open rollouts and remembered parents together."""
+    """Items and tokens of one rollout's context, and of all responses together that a connection remembers."""
     cleanup_seconds: float = attrs.field(default=5.0, validator=_positive)
     """Bound of every shielded clean-up: post-inference of a cut rollout, closing a sampler."""
 
     # --- queues -----------------------------------------------------------------------------------------------
     max_queued_creates: int = attrs.field(default=64, validator=_positive)
+    """Creates of one connection that wait for their lane (reference 4.5); more get a typed error."""
     max_queued_create_bytes: int = attrs.field(default=64 * MIB, validator=_positive)
-    """Creates of one connection that wait for their lane (reference 4.5)."""
+    """The same in bytes of their frames."""
     max_in_flight: int = attrs.field(default=16, validator=_positive)
     """Responses of one connection that sample at once (reference 4.5); suspended ones do not count."""
     max_lanes: int = attrs.field(default=32, validator=_positive)
@@ -58,21 +60,25 @@ class Limits:
     outbox_high_water_bytes: int = attrs.field(default=64 * 1024, validator=_positive)
     """Above this a connection's rollouts wait for its client; 64 KiB measured well."""
     max_outbox_bytes: int = attrs.field(default=8 * MIB, validator=_positive)
-    """A connection that has more unsent bytes than this when one more message is queued is closed with 1011 (1.3).
+    """A connection that has more unsent bytes than this when one more message is queued is closed with 1011 (reference 1.3).
 
     One message may be larger: the last event of a response repeats all that it said."""
 
     # --- frames -----------------------------------------------------------------------------------------------
     max_message_bytes: int = attrs.field(default=16 * MIB, validator=_positive)
+    """One inbound message, in bytes and not in characters; more closes with 1009."""
     max_fragments: int = attrs.field(default=64, validator=_positive)
     """Per message; empty fragments count, they are the cheap way to fill memory."""
     max_frames_per_second: int = attrs.field(default=1000, validator=_positive)
     """Every inbound frame counts, control frames too; more closes with 1008."""
     receive_buffer_bytes: int = attrs.field(default=64 * 1024, validator=_positive)
+    """One read of the socket; at 4 KiB a large frame costs twice the time."""
 
     # --- connections ------------------------------------------------------------------------------------------
     max_connections: int = attrs.field(default=2048, validator=_positive)
+    """Connections of the server, handshakes included; more are refused with 429."""
     handshake_timeout_seconds: float = attrs.field(default=5.0, validator=_positive)
+    """From the accepted socket to the whole upgrade request."""
     ping_interval_seconds: float = attrs.field(default=30.0, validator=_positive)
     pong_timeout_seconds: float = attrs.field(default=90.0, validator=_positive)
     """A ping without any answer for so long closes with 1011: 30 s + 90 s = the 120 s of reference 1.3."""

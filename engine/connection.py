@@ -32,6 +32,7 @@ from protocol.events import (
     ServerEvent,
 )
 from protocol.session import Record, ServerSession, inject_failed
+from protocol.states import ResponseState
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,8 @@ class Connection:
     def drain(self) -> None:
         """The server is shutting down: suspended rollouts end, nothing new starts; sampling ones may finish."""
         self._draining = True
-        self._lanes.drop_queued()
+        for lane in self._lanes.drop_queued():
+            self._refuse(refusal("overloaded"), lane.stream_id)
         for rollout in self._open.values():
             rollout.stop_at_pause(Ending.DRAINED)
 
@@ -135,6 +137,14 @@ class Connection:
         while self._open:
             self._ended_one = trio.Event()
             await self._ended_one.wait()
+
+    def cancel(self, response_id: str) -> bool:
+        """Cancel a response of this connection that has not ended; False if there is none."""
+        rollout = self._open.get(response_id)
+        if rollout is None or rollout.over:
+            return False
+        rollout.stop(Ending.CANCELLED)
+        return True
 
     def cut(self) -> None:
         """The time for draining is over."""
@@ -194,7 +204,7 @@ class Connection:
         finally:
             rollout.ledger.enter(left)
             # reading the frame was this rollout's business, though it waited meanwhile
-            rollout.ledger.claim(Stage.DECODE, ledger.report().stages["decode"])
+            rollout.ledger.claim(Stage.DECODE, ledger.spent_ns(Stage.DECODE))
 
     def _on_processed(self, _event: ResponseProcessed, _size_bytes: int, _ledger: Ledger) -> None:
         """Sent by some Codex builds, ignored (reference 4.2)."""
@@ -248,7 +258,8 @@ class Connection:
         del self._open[record.response_id]
         self._engine.open_rollouts -= 1
         self._ended_one.set()
-        if record.ended:
+        # also one that was abandoned, without a frame: a late inject is told so (reference 2.6)
+        if record.state is not ResponseState.IDLE:
             self._ended[record.response_id] = record
             if len(self._ended) > self._engine.limits.max_ended_responses:
                 self._ended.popitem(last=False)

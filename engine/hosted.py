@@ -70,7 +70,7 @@ class HostedTools:
             try:
                 answer = await self._tools[key].function(**values)
             except Exception as error:  # noqa: BLE001  # a tool's failure is the model's to see, not the server's to die of
-                return HostedResult(error=f"{type(error).__name__}: {error}"[:500])
+                return HostedResult(error=_words_of(error))
         if scope.cancelled_caught:
             return HostedResult(error=f"timed out after {self._limits.hosted_tool_timeout_seconds:g} s")
         return self._result(answer)
@@ -80,8 +80,11 @@ class HostedTools:
             values = orjson.loads(arguments or "{}")
         except ValueError:
             return "arguments are not JSON", {}
-        for error in self._validators[key].iter_errors(values):
-            return f"arguments do not fit the schema: {error.message}"[:500], {}
+        try:
+            for error in self._validators[key].iter_errors(values):
+                return f"arguments do not fit the schema: {error.message}"[:500], {}
+        except Exception as error:  # noqa: BLE001  # nested too deeply, or a `$ref` that leads nowhere
+            return f"arguments cannot be checked: {_words_of(error)}"[:500], {}
         return (None, values) if isinstance(values, dict) else ("arguments are not an object", {})
 
     def _result(self, answer: Any) -> HostedResult:
@@ -95,3 +98,8 @@ class HostedTools:
                 error=f"the answer has {size} bytes, more than {self._limits.max_hosted_output_bytes}"
             )
         return HostedResult(output=text)
+
+
+def _words_of(error: Exception) -> str:
+    """Type and message, short and sendable: a message may hold half a character, e.g. of a file's name."""
+    return f"{type(error).__name__}: {error}"[:500].encode(errors="replace").decode()

@@ -9,18 +9,19 @@ Each stage lets other rollouts run between two slices of work, so a tool output 
 """
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 
 import attrs
 import trio
 
-from engine.context import Context, Preamble
+from engine.context import ITEM_BYTES, Context, Preamble
 from engine.engine import Engine
 from engine.ledger import Ledger, Stage
 from engine.models import ModelEntry
 from engine.samplers.base import Appended, Sampling
 from engine.samplers.base import Prompt as SamplerPrompt
-from engine.stages import CallLedger, Streams, ToolTable, tools_added_by
+from engine.stages import CallLedger, Match, Streams, ToolTable, tools_added_by
 from protocol.errors import refusal
 from protocol.events import ResponseCreate
 from protocol.items import (
@@ -35,6 +36,7 @@ from protocol.items import (
 )
 
 Count = Callable[[str], None]
+ClassifyText = Callable[[Streams, str], tuple[Streams, tuple[Match, ...]]]
 
 
 @attrs.frozen
@@ -180,22 +182,25 @@ class Intake:
 
     async def _classify(self, items: Sequence[Item]) -> None:
         with self._ledger.at(Stage.CLASSIFY):
-            for text in map(_text_of_input, items):
-                for piece in self._slices(text):
-                    self._streams, found = self._engine.classify.input_text(self._streams, piece)
-                    self.matches.extend(match.name for match in found)
-                    await breathe()
+            await self._find(map(_text_of_input, items), self._engine.classify.input_text)
             self._count("classify")
 
     async def classify_output(self, items: Sequence[Item]) -> None:
         """Post-inference: what the model wrote in the whole rollout."""
         with self._ledger.at(Stage.CLASSIFY):
-            for text in map(_text_of_output, items):
-                for piece in self._slices(text):
-                    self._streams, found = self._engine.classify.output_text(self._streams, piece)
-                    self.matches.extend(match.name for match in found)
-                    await breathe()
+            await self._find(map(_text_of_output, items), self._engine.classify.output_text)
             self._count("classify_output")
+
+    async def _find(self, texts: Iterable[str], classify: ClassifyText) -> None:
+        """Breathes after a slice of work, not after each text: a short append is resumed without a pause."""
+        since_breath = 0
+        for piece in chain.from_iterable(map(self._slices, texts)):
+            self._streams, found = classify(self._streams, piece)
+            self.matches.extend(match.name for match in found)
+            since_breath += ITEM_BYTES + len(piece)
+            if since_breath >= self._engine.limits.work_slice_bytes:
+                since_breath = 0
+                await breathe()
 
     def _slices(self, text: str) -> Iterator[str]:
         size = self._engine.limits.work_slice_bytes

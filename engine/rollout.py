@@ -103,13 +103,14 @@ class Rollout:
 
         Cancelled from outside it still runs post-inference, shielded and bounded, and emits nothing more.
         """
-        async with AsyncExitStack() as post:
+        begun = False
+        try:
             with self._life:
                 try:
                     async with self._slot(resumed=False):
                         await self._intake.open(self.create, parent)
                         self._begin()
-                        post.push_async_callback(self._finish)
+                        begun = True
                         await self._sample()
                     while self._goes_on():
                         await self._run_hosted_tools()
@@ -120,6 +121,9 @@ class Rollout:
                     self.stop(Ending.COMPLETED)
                 except _Over as over:
                     self.stop(over.ending)
+        finally:
+            if begun:
+                await self._finish()
 
     def stop(self, ending: Ending) -> None:
         """End the rollout; the first ending counts. Not a checkpoint."""
@@ -168,7 +172,11 @@ class Rollout:
         """Pre-inference is over; the response exists for the client from here on."""
         self._hook("pre_inference")
         self._assembly = Assembly(
-            self._emit, self._engine.new_id, self._dialect, self._intake.tools, self._intake.calls.has_call
+            self._outbox.emit,
+            self._engine.new_id,
+            self._dialect,
+            self._intake.tools,
+            self._intake.calls.has_call,
         )
         self._resource = resource_of(self.create, self.record.response_id, self._engine.wall_seconds())
         self._emit(events.ResponseCreated(self._resource))

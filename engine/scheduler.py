@@ -6,8 +6,6 @@ them, for every resumption was once a new rollout that got its slot, and `max_re
 """
 
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import attrs
 import trio
@@ -34,44 +32,43 @@ class SlotPool:
         self._held = 0
         self._granted = 0
         self._in_a_row = 0
-        self._resumed: deque[trio.Event] = deque()
-        self._new: deque[trio.Event] = deque()
+        self._resumed: deque[trio.lowlevel.Task] = deque()
+        self._new: deque[trio.lowlevel.Task] = deque()
 
-    @asynccontextmanager
-    async def slot(self, *, resumed: bool) -> AsyncIterator[None]:
+    def slot(self, *, resumed: bool) -> "_Slot":
         """Hold a slot for the block. Entering is a checkpoint unless a slot is free; a cancelled wait leaves no trace."""
-        await self._acquire(self._resumed if resumed else self._new)
-        try:
-            yield
-        finally:
-            self._release()
+        return _Slot(self, resumed=resumed)
 
-    async def _acquire(self, queue: deque[trio.Event]) -> None:
-        if self._free and not self._resumed and not self._new:
+    async def acquire(self, *, resumed: bool) -> None:
+        """Take a slot, to be given back by `release`; as entering `slot`."""
+        queue = self._resumed if resumed else self._new
+        if self._free:  # then nobody waits
             self._take()
             return
-        turn = trio.Event()
-        queue.append(turn)
-        try:
-            # trio delivers the event or the cancellation, never both: a granted slot cannot be lost here
-            await turn.wait()
-        except trio.Cancelled:
-            queue.remove(turn)
-            raise
+        task = trio.lowlevel.current_task()
+
+        def give_up(_raise_cancel: object) -> trio.lowlevel.Abort:
+            # leaves the queue when it is cancelled, not when it runs next: in between a holder may free its slot
+            queue.remove(task)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        queue.append(task)
+        await trio.lowlevel.wait_task_rescheduled(give_up)
 
     def _take(self) -> None:
         self._free -= 1
         self._held += 1
         self._granted += 1
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Give a slot back; whoever waited longest in the queue whose turn it is has it at once."""
         self._free += 1
         self._held -= 1
         while self._free and (queue := self._next_queue()):
-            queue.popleft().set()
+            trio.lowlevel.reschedule(queue.popleft())
             self._take()
 
-    def _next_queue(self) -> deque[trio.Event]:
+    def _next_queue(self) -> deque[trio.lowlevel.Task]:
         turn_of_new = bool(self._new) and self._in_a_row >= self.max_resumed_in_a_row
         queue = self._resumed if self._resumed and not turn_of_new else self._new
         self._in_a_row = self._in_a_row + 1 if queue is self._resumed and self._new else 0
@@ -80,3 +77,19 @@ class SlotPool:
     def statistics(self) -> SlotStatistics:
         """A frozen view."""
         return SlotStatistics(self._free, self._held, len(self._resumed), len(self._new), self._granted)
+
+
+class _Slot:
+    """A place in a pool, for one block."""
+
+    __slots__ = ("_pool", "_resumed")
+
+    def __init__(self, pool: SlotPool, *, resumed: bool) -> None:
+        self._pool = pool
+        self._resumed = resumed
+
+    async def __aenter__(self) -> None:
+        await self._pool.acquire(resumed=self._resumed)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pool.release()

@@ -36,6 +36,8 @@ class SegmentRun:
     reasoning_tokens: int = 0
     reused_tokens: int | None = None
     """As the sampler reports it; None = it does not."""
+    _passed_over: set[int] = attrs.field(factory=set)
+    """Calls that began beside the one call: samplers may alternate pieces, or never say that a call ends."""
 
     async def run(self, steps: base.Steps, ledger: Ledger, outbox: Outbox) -> None:
         """Take steps until the segment is over. A checkpoint if the sampler's are.
@@ -44,7 +46,7 @@ class SegmentRun:
         """
         ledger.enter(Stage.SAMPLE)
         async for step in steps:
-            ledger.enter(Stage.OTHER)
+            ledger.enter(Stage.ENCODE)  # once a step, not twice an event
             over = self.take(step)
             ledger.enter(Stage.SEND)
             outbox.flush()
@@ -58,16 +60,13 @@ class SegmentRun:
     def take(self, step: base.Step) -> bool:
         """The parts of one step; True when the segment is over."""
         for part in step:
-            if part.tokens:
-                self._spend(part.tokens)
+            spent = self.output_tokens + part.tokens
+            if self.budget_tokens is not None and spent > self.budget_tokens:
+                raise BudgetSpentError
+            self.output_tokens = spent
             if _TAKE[type(part)](self, part):
                 return True
         return False
-
-    def _spend(self, tokens: int) -> None:
-        if self.budget_tokens is not None and self.output_tokens + tokens > self.budget_tokens:
-            raise BudgetSpentError
-        self.output_tokens += tokens
 
     def _text(self, part: base.Text) -> bool:
         self.assembly.text(part.text)
@@ -79,15 +78,20 @@ class SegmentRun:
         return False
 
     def _call_start(self, part: base.CallStart) -> bool:
-        self.assembly.call_start(part)
+        if self.one_call and self.assembly.calls_client:
+            self._passed_over.add(part.index)
+        else:
+            self.assembly.call_start(part)
         return False
 
     def _call_input(self, part: base.CallInput) -> bool:
-        self.assembly.call_input(part)
+        if part.index not in self._passed_over:
+            self.assembly.call_input(part)
         return False
 
     def _call_end(self, part: base.CallEnd) -> bool:
-        self.assembly.call_end(part.index)
+        if part.index not in self._passed_over:
+            self.assembly.call_end(part.index)
         return self.one_call and self.assembly.client_calls > 0
 
     def _prefilled(self, part: base.Prefilled) -> bool:

@@ -32,6 +32,8 @@ AnyListener = TypeVar("AnyListener", bound=trio.abc.Listener[trio.abc.Stream])
 
 PATHS = frozenset({"/v1/responses", "/responses", "/v1/codex/responses", "/codex/responses"})
 APPEND_TOKEN = "responses_websockets=2026-02-04"  # noqa: S105  # a feature's name, no secret
+ACCEPT_PAUSE_SECONDS = 0.1
+"""After a failed accept; long enough not to spin, short enough not to be noticed."""
 _JSON = ("content-type", "application/json")
 
 
@@ -53,6 +55,7 @@ class Server:
         self._connections: dict[Connection, ServerTransport] = {}
         self._handshakes = 0
         self._draining = False
+        self._accepting: trio.Nursery | None = None
 
     def statistics(self) -> ServerStatistics:
         """A frozen view."""
@@ -88,6 +91,8 @@ class Server:
                 for listener in listeners:
                     self._accepting.start_soon(self._accept, listener, nursery)
                 task_status.started(listeners)
+                if self._draining:
+                    self._accepting.cancel_scope.cancel()
             with trio.move_on_after(self.engine.limits.drain_seconds):
                 await self._wait_idle()
             await self._close_all()
@@ -100,12 +105,20 @@ class Server:
             if run is not None:
                 nursery.start_soon(run)  # type: ignore[arg-type]  # `base.Background`
 
+    def cancel(self, response_id: str) -> bool:
+        """Cancel a response that has not ended, sampling or suspended: it fails with status `cancelled` (reference 2.6).
+
+        False if there is none. Not a checkpoint.
+        """
+        return any(connection.cancel(response_id) for connection in self._connections)
+
     def drain(self) -> None:
         """Begin to shut down; `run` returns when that is done. Idempotent, not a checkpoint."""
         self._draining = True
         for connection in self._connections:
             connection.drain()
-        self._accepting.cancel_scope.cancel()
+        if self._accepting is not None:
+            self._accepting.cancel_scope.cancel()
 
     async def _wait_idle(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -127,8 +140,13 @@ class Server:
     async def _accept(self, listener: trio.abc.Listener[trio.abc.Stream], nursery: trio.Nursery) -> None:
         async with listener:
             while True:
-                stream = await listener.accept()
-                nursery.start_soon(self.serve, stream)
+                try:
+                    stream = await listener.accept()
+                except OSError as error:  # out of file descriptors, most likely: those who are served go on
+                    log.warning("cannot accept a connection: %s", error)
+                    await trio.sleep(ACCEPT_PAUSE_SECONDS)
+                else:
+                    nursery.start_soon(self.serve, stream)
 
     # --- a connection ----------------------------------------------------------------------------------------------
 
@@ -158,6 +176,8 @@ class Server:
         model = handshake.query.get("model")
         connection = Connection(self.engine, transport, recorder, append=append, model=model)
         self._connections[connection] = transport
+        if self._draining:  # since it was let in
+            connection.drain()
         try:
             await connection.run()
         except Exception:
@@ -193,8 +213,8 @@ class Server:
                 raise refusal("origin")
             return
         shown = handshake.header_values("authorization")
-        expected = f"Bearer {self._key}"
-        if len(shown) != 1 or not hmac.compare_digest(shown[0].encode(), expected.encode()):
+        expected = f"Bearer {self._key}".encode()
+        if len(shown) != 1 or not hmac.compare_digest(shown[0].encode("latin-1", "replace"), expected):
             raise refusal("origin" if origins and not shown else "invalid_api_key")
         if "null" in origins:
             raise refusal("origin")

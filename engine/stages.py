@@ -141,12 +141,12 @@ class Classify:
     def input_text(self, streams: Streams, piece: str) -> tuple[Streams, tuple[Match, ...]]:
         """The next text from the client: new streams, and the matches that end in it."""
         state, matches = self.classifier.classify(streams.input, piece)
-        return attrs.evolve(streams, input=state), matches
+        return Streams(state, streams.output), matches
 
     def output_text(self, streams: Streams, piece: str) -> tuple[Streams, tuple[Match, ...]]:
         """The next text from the model: new streams, and the matches that end in it."""
         state, matches = self.classifier.classify(streams.output, piece)
-        return attrs.evolve(streams, output=state), matches
+        return Streams(streams.input, state), matches
 
 
 @attrs.frozen(kw_only=True)

@@ -77,6 +77,11 @@ def token_bytes(token: int) -> bytes:
     return bytes(_tokenizer().decode_single_token_bytes(token))
 
 
+def each_token_bytes(ids: Iterable[int]) -> Iterator[bytes]:
+    """The bytes of each token, one by one."""
+    return map(_tokenizer().decode_single_token_bytes, ids)
+
+
 def is_special(token: int) -> bool:
     """Whether `token` is a control token, marker or reserved."""
     return bool(_tokenizer().is_special_token(token))

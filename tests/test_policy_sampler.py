@@ -7,7 +7,17 @@ from array import array
 import pytest
 
 from engine import vocabulary
-from engine.samplers.base import Appended, CallEnd, CallInput, CallStart, End, Prefilled, Prompt, Text, Thought
+from engine.samplers.base import (
+    Appended,
+    CallEnd,
+    CallInput,
+    CallStart,
+    End,
+    Prefilled,
+    Prompt,
+    Text,
+    Thought,
+)
 from engine.samplers.policy import PolicySampler, Say, Think, Use, load_policy
 from protocol.items import FunctionCallOutput, Message
 
@@ -28,7 +38,12 @@ async def segment(sampling, items=(), *, new=0, held=0):
 
 async def test_each_move_is_a_step_with_its_tokens():
     """Words carry the vocabulary's count; a call is its start, its input and its end, numbered by its place."""
-    moves = [Think("why not"), Say("hello world"), Use("now", {"zone": "UTC"}, "clock"), Use("raw", "some text")]
+    moves = [
+        Think("why not"),
+        Say("hello world"),
+        Use("now", {"zone": "UTC"}, "clock"),
+        Use("raw", "some text"),
+    ]
     arguments = json.dumps({"zone": "UTC"})
 
     def count(text):
@@ -113,3 +128,12 @@ def test_a_path_without_a_policy_says_what_was_looked_for(path, message):
     """Each wrong path is a `ValueError` with the module or the name that is not there."""
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         load_policy(path)
+
+
+async def test_two_moves_of_one_kind_in_a_row_are_two_lines():
+    """What is said or thought twice does not run together; after another kind nothing is put between."""
+    moves = [Say("a"), Say("b"), Think("c"), Think("d"), Use("now", {}), Say("e")]
+    steps = await segment(PolicySampler(lambda _items, _tools: moves).open(PROMPT))
+    assert ["a", "\nb", "c", "\nd", "e"] == [
+        part.text for step in steps for part in step if isinstance(part, Text | Thought)
+    ]

@@ -119,12 +119,14 @@ class Paced:
 
     def open(self, prompt: Prompt) -> Sampling:
         """Start a rollout; its jitter depends on the seed and the response's id."""
-        jitter = random.Random(f"{self._pace.seed}:{prompt.response_id}")  # noqa: S311  # no secret comes of it
+        jitter = None
+        if self._pace.jitter:  # a generator has 2.5 kB of state
+            jitter = random.Random(f"{self._pace.seed}:{prompt.response_id}")  # noqa: S311  # no secret comes of it
         return _Stream(self, self._source.open(prompt), jitter)
 
 
 class _Stream:
-    def __init__(self, paced: Paced, source: Sampling, jitter: random.Random) -> None:
+    def __init__(self, paced: Paced, source: Sampling, jitter: random.Random | None) -> None:
         self._paced = paced
         self._pace = paced._pace  # noqa: SLF001  # one module
         self._ticker = paced._ticker  # noqa: SLF001
@@ -160,7 +162,7 @@ class _Stream:
 
     def _seconds_per_token(self) -> float:
         seconds = 1.0 / self._pace.tokens_per_second
-        return seconds * self._jitter.lognormvariate(0.0, self._pace.jitter) if self._pace.jitter else seconds
+        return seconds * self._jitter.lognormvariate(0.0, self._pace.jitter) if self._jitter else seconds
 
     def _note(self, step: Step, due: float) -> None:
         statistics = self._paced.statistics

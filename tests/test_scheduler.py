@@ -1,0 +1,285 @@
+"""The slots: bounded, resumed before new, in order inside each, and a cancelled wait is as if it had never been."""
+
+from collections import deque
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.scheduler import SlotPool, SlotStatistics
+
+
+class Holder:
+    """One task that asks for a slot, and holds it until told otherwise."""
+
+    def __init__(self, pool: SlotPool, *, resumed: bool, name: int = 0) -> None:
+        self.pool, self.resumed, self.name = pool, resumed, name
+        self.scope = trio.CancelScope()
+        self.holds = False
+        self._leave = trio.Event()
+
+    async def run(self, granted: "list[int] | None" = None) -> None:
+        with self.scope:
+            async with self.pool.slot(resumed=self.resumed):
+                self.holds = True
+                if granted is not None:
+                    granted.append(self.name)
+                try:
+                    await self._leave.wait()
+                finally:
+                    self.holds = False
+
+    def leave(self) -> None:
+        self._leave.set()
+
+
+async def settle() -> None:
+    """Let every task go as far as it can."""
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def started(nursery: trio.Nursery, holder: Holder, granted: "list[int] | None" = None) -> Holder:
+    nursery.start_soon(holder.run, granted)
+    await settle()
+    return holder
+
+
+async def test_a_free_slot_is_entered_without_a_checkpoint():
+    """Who finds a slot free gets it at once."""
+    pool = SlotPool(1)
+    with trio.testing.assert_no_checkpoints():
+        slot = pool.slot(resumed=False)
+        await slot.__aenter__()
+    expected = SlotStatistics(free=0, held=1, waiting_resumed=0, waiting_new=0, granted=1)
+    assert expected == pool.statistics()
+    await slot.__aexit__(None, None, None)
+
+
+async def test_no_more_than_the_slots_are_held(autojump_clock):
+    """Of five that ask for two slots, two hold one at any time, and all get their turn."""
+    pool, held, most, done = SlotPool(2), 0, 0, 0
+    began = trio.current_time()
+
+    async def work() -> None:
+        nonlocal held, most, done
+        async with pool.slot(resumed=False):
+            held += 1
+            most = max(most, held)
+            await trio.sleep(1)
+            held -= 1
+            done += 1
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(work)
+    assert (2, 5, 3.0) == (most, done, trio.current_time() - began)
+    assert SlotStatistics(2, 0, 0, 0, 5) == pool.statistics()
+
+
+async def test_a_block_that_raises_gives_its_slot_back():
+    """A failure inside the block frees the slot."""
+    pool = SlotPool(1)
+    with pytest.raises(ZeroDivisionError):
+        async with pool.slot(resumed=True):
+            raise ZeroDivisionError
+    assert 1 == pool.statistics().free
+
+
+async def test_resumed_ones_go_first_and_each_queue_is_in_order():
+    """Of those that wait, the resumed get their slot before the new, and inside each queue the first come is first."""
+    pool, granted = SlotPool(1), []
+    async with trio.open_nursery() as nursery:
+        first = await started(nursery, Holder(pool, resumed=False), granted)
+        waiting = [
+            await started(nursery, Holder(pool, resumed=resumed, name=name), granted)
+            for name, resumed in ((1, False), (2, True), (3, False), (4, True))
+        ]
+        assert SlotStatistics(0, 1, 2, 2, 1) == pool.statistics()
+        first.leave()
+        for name in (2, 4, 1, 3):
+            await settle()
+            waiting[name - 1].leave()
+    expected = [0, 2, 4, 1, 3]
+    assert expected == granted
+
+
+async def test_a_burst_of_resumed_ones_does_not_starve_new_ones():
+    """After `max_resumed_in_a_row` resumed ones that passed a waiting new one, one new one has its turn, and so on."""
+    pool, granted = SlotPool(1), []
+    async with trio.open_nursery() as nursery:
+        holders = [await started(nursery, Holder(pool, resumed=False, name=-1), granted)]
+        for name in (1000, 1001):
+            holders += [await started(nursery, Holder(pool, resumed=False, name=name), granted)]
+        for name in range(70):
+            holders += [await started(nursery, Holder(pool, resumed=True, name=name), granted)]
+        for holder in holders:
+            holder.leave()
+    expected = [-1, *range(32), 1000, *range(32, 64), 1001, *range(64, 70)]
+    assert expected == granted
+
+
+async def test_a_resumed_one_in_a_row_is_not_counted_while_no_new_one_waits():
+    """Resumed ones that passed nobody do not shorten what later ones may pass."""
+    pool, granted = SlotPool(1), []
+    async with trio.open_nursery() as nursery:
+        holders = [
+            await started(nursery, Holder(pool, resumed=True, name=name), granted) for name in range(40)
+        ]
+        for holder in holders[:39]:
+            holder.leave()
+        await settle()
+        holders += [await started(nursery, Holder(pool, resumed=False, name=100), granted)]
+        holders += [
+            await started(nursery, Holder(pool, resumed=True, name=200 + name), granted) for name in range(33)
+        ]
+        for holder in holders[39:]:
+            holder.leave()
+    expected = [*range(40), *range(200, 232), 100, 232]
+    assert expected == granted
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+async def test_a_cancelled_wait_leaves_no_trace(resumed):
+    """Who gives up waiting is in no queue, was granted nothing, and does not delay the next."""
+    pool = SlotPool(1)
+    async with trio.open_nursery() as nursery:
+        first = await started(nursery, Holder(pool, resumed=False))
+        before = pool.statistics()
+        impatient = await started(nursery, Holder(pool, resumed=resumed))
+        impatient.scope.cancel()
+        await settle()
+        assert before == pool.statistics()
+        last = await started(nursery, Holder(pool, resumed=resumed))
+        first.leave()
+        await settle()
+        assert (False, True) == (impatient.holds, last.holds)
+        last.leave()
+
+
+class CancelAtStep(trio.abc.Instrument):
+    """Cancels a scope after the so-many-th step of any task."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.steps = step, 0
+        self.scope = trio.CancelScope()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.steps += 1
+        if self.steps == self.step:
+            self.scope.cancel()
+
+
+def test_a_cancellation_at_any_step_loses_no_slot():
+    """Wherever a busy crowd is cancelled, all slots are free afterwards and nobody waits."""
+
+    async def work(pool: SlotPool, number: int) -> None:
+        async with pool.slot(resumed=number % 2 == 0):
+            await trio.lowlevel.checkpoint()
+
+    async def crowd(pool: SlotPool, scope: trio.CancelScope) -> None:
+        with scope:
+            async with trio.open_nursery() as nursery:
+                for number in range(6):
+                    nursery.start_soon(work, pool, number)
+
+    step, seen = 0, set()
+    while True:
+        step += 1
+        pool, instrument = SlotPool(2), CancelAtStep(step)
+        trio.run(crowd, pool, instrument.scope, instruments=[instrument])
+        statistics = pool.statistics()
+        assert (2, 0, 0, 0) == attrs.astuple(statistics)[:4]
+        seen.add(statistics.granted)
+        if instrument.steps < step:
+            break
+    # the cancellations really hit the crowd before, amid and after the grants
+    assert (True, True) == (min(seen) < 6, max(seen) == 6)
+
+
+async def test_a_slot_granted_and_cancelled_in_one_step_is_given_back():
+    """A waiter that is granted its slot and then cancelled before it runs gets the slot and returns it."""
+    pool = SlotPool(1)
+    async with trio.open_nursery() as nursery:
+        first = await started(nursery, Holder(pool, resumed=False))
+        second = await started(nursery, Holder(pool, resumed=False))
+        third = await started(nursery, Holder(pool, resumed=False))
+        first.leave()
+        while pool.statistics().granted != 2:
+            await trio.lowlevel.checkpoint()
+        second.scope.cancel()
+        await settle()
+        assert (False, True) == (second.holds, third.holds)
+        third.leave()
+    assert SlotStatistics(1, 0, 0, 0, 3) == pool.statistics()
+
+
+class Model:
+    """The pool as one would explain it: two lists, a counter, and a rule."""
+
+    def __init__(self, slots: int, most_in_a_row: int) -> None:
+        self.slots, self.most_in_a_row = slots, most_in_a_row
+        self.holding: set[int] = set()
+        self.queues: dict[bool, deque[int]] = {True: deque(), False: deque()}
+        self.in_a_row = 0
+
+    def ask(self, name: int, *, resumed: bool) -> None:
+        if len(self.holding) < self.slots:
+            self.holding.add(name)
+        else:
+            self.queues[resumed].append(name)
+
+    def end(self, name: int) -> None:
+        """The holder leaves, or the waiter gives up."""
+        for queue in self.queues.values():
+            if name in queue:
+                queue.remove(name)
+                return
+        self.holding.discard(name)
+        resumed, new = self.queues[True], self.queues[False]
+        if not resumed and not new:
+            self.in_a_row = 0
+        elif resumed and not (new and self.in_a_row >= self.most_in_a_row):
+            self.in_a_row = self.in_a_row + 1 if new else 0
+            self.holding.add(resumed.popleft())
+        else:
+            self.in_a_row = 0
+            self.holding.add(new.popleft())
+
+
+PROGRAMS = st.lists(
+    st.tuples(st.sampled_from(["ask new", "ask resumed", "leave", "cancel"]), st.integers(0, 50)), max_size=40
+)
+
+
+@given(program=PROGRAMS, slots=st.integers(1, 3), most_in_a_row=st.integers(1, 3))
+def test_any_program_of_asking_leaving_and_cancelling_goes_as_the_model_says(program, slots, most_in_a_row):
+    """After each act the same ones hold a slot and the same number wait as in the naive model."""
+
+    async def play() -> None:
+        pool, model, alive = SlotPool(slots), Model(slots, most_in_a_row), {}
+        pool.max_resumed_in_a_row = most_in_a_row
+        async with trio.open_nursery() as nursery:
+            for number, (act, choice) in enumerate(program):
+                if act.startswith("ask"):
+                    resumed = act == "ask resumed"
+                    alive[number] = Holder(pool, resumed=resumed)
+                    nursery.start_soon(alive[number].run)
+                    model.ask(number, resumed=resumed)
+                elif candidates := [n for n in alive if act == "cancel" or alive[n].holds]:
+                    name = candidates[choice % len(candidates)]
+                    holder = alive.pop(name)
+                    (holder.leave if act == "leave" else holder.scope.cancel)()
+                    model.end(name)
+                await settle()
+                statistics = pool.statistics()
+                expected = (model.holding, len(model.queues[True]), len(model.queues[False]))
+                holding = {name for name, holder in alive.items() if holder.holds}
+                assert expected == (holding, statistics.waiting_resumed, statistics.waiting_new)
+                assert (slots, len(holding)) == (statistics.free + statistics.held, statistics.held)
+            nursery.cancel_scope.cancel()
+        assert (slots, 0) == (pool.statistics().free, pool.statistics().held)
+
+    trio.run(play)
