@@ -7,7 +7,7 @@ while the first is open the second is refused, since one output would answer bot
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Self
+from typing import Self
 
 from protocol.errors import refusal
 from protocol.items import (
@@ -20,9 +20,6 @@ from protocol.items import (
     ItemReference,
     Opaque,
 )
-
-MAX_CALL_ID_CHARACTERS: Final = 256
-"""Call ids are rendered, logged and echoed in errors; ours have 29 characters."""
 
 
 class CallLedger:
@@ -101,32 +98,22 @@ class _Batch:
         if isinstance(item, FunctionCall | CustomToolCall):
             self._take_call(place, item)
         elif isinstance(item, FunctionCallOutput | CustomToolCallOutput):
-            self._take_output(place, item)
+            self._take_output(item)
         item_id = item.raw.get("id") if isinstance(item, Opaque) else item.id
         if isinstance(item_id, str):
             self.item_ids.add(item_id)
         return True
 
     def _take_call(self, place: int, call: FunctionCall | CustomToolCall) -> None:
-        _check_call_id(place, call.call_id)
         if call.call_id in self.pending:
             raise refusal("invalid_value", field=f"input[{place}].call_id")
         self.kinds[call.call_id] = type(call)
         self.pending[call.call_id] = None
 
-    def _take_output(self, place: int, output: FunctionCallOutput | CustomToolCallOutput) -> None:
-        _check_call_id(place, output.call_id)
+    def _take_output(self, output: FunctionCallOutput | CustomToolCallOutput) -> None:
         kind = self.kinds.get(output.call_id) or self._known_kinds.get(output.call_id)
         if kind is None or not isinstance(output, OUTPUT_OF[kind]):
             raise refusal("no_call", call_id=output.call_id)
         if output.call_id not in self.pending:
             raise refusal("has_output", call_id=output.call_id)
         del self.pending[output.call_id]
-
-
-def _check_call_id(place: int, call_id: str) -> None:
-    """Refuse ids that no one could mean: empty, overlong, or with control characters, which forge lines in logs."""
-    if not 0 < len(call_id) <= MAX_CALL_ID_CHARACTERS or any(
-        ord(mark) < 32 or ord(mark) == 127 for mark in call_id
-    ):
-        raise refusal("invalid_value", field=f"input[{place}].call_id")

@@ -11,6 +11,7 @@ and a stall of it is one that has stopped: the memory streams of trio themselves
 """
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -51,13 +52,20 @@ class FaultPlan:
 
     @classmethod
     def drawn(cls, source: random.Random, *, about_bytes: int) -> "FaultPlan":
-        """A plan with at most one fault a direction, somewhere in the first `about_bytes`."""
-        return cls(outbound=_drawn_way(source, about_bytes), inbound=_drawn_way(source, about_bytes))
+        """A plan with at most one fault a direction, somewhere in the first `about_bytes`.
+
+        Half-closed is only the inbound way: the peer's decision, while our own would be a bug and no fault.
+        """
+        kinds = ("none", "none", "cut", "stall", "dribble", "slow")
+        return cls(
+            outbound=_drawn_way(source, about_bytes, kinds),
+            inbound=_drawn_way(source, about_bytes, (*kinds, "end")),
+        )
 
 
-def _drawn_way(source: random.Random, about_bytes: int) -> Way:
+def _drawn_way(source: random.Random, about_bytes: int, kinds: Sequence[str]) -> Way:
     at = source.randrange(about_bytes)
-    kind = source.choice(("none", "none", "cut", "end", "stall", "dribble", "slow"))
+    kind = source.choice(kinds)
     if kind == "cut":
         return Way(cut_after_bytes=at)
     if kind == "end":
@@ -65,7 +73,7 @@ def _drawn_way(source: random.Random, about_bytes: int) -> Way:
     if kind == "stall":
         return Way(stall_at_bytes=at, stall_seconds=source.choice((0.5, 5.0, 60.0, 7200.0)))
     if kind == "dribble":
-        return Way(piece_bytes=source.choice((1, 7, 100)), piece_seconds=0.0)
+        return Way(piece_bytes=source.choice((7, 50, 300)), piece_seconds=0.0)
     if kind == "slow":
         return Way(piece_bytes=source.choice((200, 1000)), piece_seconds=source.choice((0.1, 2.0)))
     return Way()

@@ -21,6 +21,7 @@ MAX_CLOSE_REASON_BYTES = 123
 TEXT, CLOSE = 0x81, 0x88
 """First bytes of the two kinds of whole frames that are made here."""
 _CONTROL, _FINAL, _MASKED = 0x08, 0x80, 0x80
+_pack_medium_header = struct.Struct("!BBH").pack
 # The same end of a head as h11 sees: two readers that disagree about it would count different frames.
 _HEAD_END = re.compile(rb"\n\r?\n")
 
@@ -31,7 +32,7 @@ def frame(first: int, payload: bytes, *, masked: bool = False) -> bytes:
     if size < 126:
         header = bytes((first, mark | size))
     elif size < 65_536:
-        header = struct.pack("!BBH", first, mark | 126, size)
+        header = _pack_medium_header(first, mark | 126, size)
     else:
         header = struct.pack("!BBQ", first, mark | 127, size)
     if not masked:

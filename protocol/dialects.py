@@ -131,6 +131,6 @@ INJECT: Final = Dialect(
     marks_phase=True,
     suspended_endings={**_SUSPENDED, Ending.EXPIRED: _COMPLETED, Ending.DRAINED: _COMPLETED},
 )
-CREATE: Final = Dialect(name="create", suspends=False)
+CREATE: Final = Dialect(name="create", suspends=False, usage_per_segment=True)
 
 DIALECTS: Final[Mapping[str, Dialect]] = {row.name: row for row in (APPEND, INJECT, CREATE)}

@@ -25,9 +25,12 @@ async def answers_of(engine, functions, form="append"):
     """Run a rollout; what its tools' outputs were, as the engine kept them."""
     kept = []
     engine.persist = type(engine.persist)(kept.append)
-    async with memory_client(engine, form=form) as client:
-        async with client.rollout(model="m", input="go", tools=[ADD], functions=functions) as rollout:
-            await rollout.wait_ended()
+    create = {"model": "m", "input": "go", "tools": [ADD]}
+    async with (
+        memory_client(engine, form=form) as client,
+        client.rollout(**create, functions=functions) as rollout,
+    ):
+        await rollout.wait_ended()
     return [text_of(item.output) for item in kept[0].items if hasattr(item, "output")]
 
 
