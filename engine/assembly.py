@@ -69,6 +69,21 @@ class _Call:
 class Assembly:
     """The output of one rollout: `items` done so far, in `output_index` order."""
 
+    __slots__ = (
+        "_begun",
+        "_calls",
+        "_dialect",
+        "_emit",
+        "_known_call",
+        "_new_id",
+        "_offered",
+        "_open",
+        "_tools",
+        "client_calls",
+        "hosted",
+        "items",
+    )
+
     def __init__(
         self, emit: Emit, new_id: NewId, dialect: Dialect, tools: ToolTable, known_call: Callable[[str], bool]
     ) -> None:
@@ -90,7 +105,10 @@ class Assembly:
 
     def text(self, piece: str) -> None:
         """A piece of the answer."""
-        self._prose("message").write(piece)
+        open_ = self._open
+        if not (isinstance(open_, _OpenText) and open_.kind == "message"):
+            open_ = self._prose("message")
+        open_.write(piece)
 
     def thought(self, piece: str) -> None:
         """A piece of reasoning."""

@@ -25,6 +25,8 @@ from protocol.items import (
 class CallLedger:
     """Calls, their outputs and item ids of one context; grows with it, never looks back."""
 
+    __slots__ = ("_item_ids", "_kinds", "_pending")
+
     def __init__(self) -> None:
         self._kinds: dict[str, type] = {}
         self._pending: dict[str, None] = {}  # in call order

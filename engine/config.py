@@ -35,7 +35,7 @@ class Limits:
     # --- work -------------------------------------------------------------------------------------------------
     sampler_slots: int = attrs.field(default=256, validator=_positive)
     """Segments that sample at once; a suspended rollout holds no slot."""
-    tick_seconds: float = attrs.field(default=0.004, validator=_positive)
+    tick_seconds: float = attrs.field(default=0.008, validator=_positive)
     """Engine step of the simulated models: all streams are woken together (performance: one wake per step)."""
     work_slice_bytes: int = attrs.field(default=64 * 1024, validator=_positive)
     """Rendering and classifying yield to other rollouts after so much text."""
@@ -64,6 +64,27 @@ class Limits:
 
     One message may be larger: the last event of a response repeats all that it said."""
 
+    # --- store ------------------------------------------------------------------------------------------------
+    max_queued_store_jobs: int = attrs.field(default=1024, validator=_positive)
+    """Reads and writes that wait for the store's thread, and the most in one transaction; more wait for a place."""
+    max_store_cache_bytes: int = attrs.field(default=64 * MIB, validator=_at_least_zero)
+    """Contexts the store remembers, by their size in its file; a turn whose parent is not among them reads it again."""
+    max_wal_bytes: int = attrs.field(default=64 * MIB, validator=_positive)
+    """The store's log is folded into its file when it is this long, in the middle of the work; so rather long."""
+    store_idle_seconds: float = attrs.field(default=1.0, validator=_positive)
+    """With nothing to do for so long, the store folds its log, which makes nobody wait then."""
+    store_busy_seconds: float = attrs.field(default=2.0, validator=_positive)
+    """How long the store waits for another process that writes to its file; then a typed error."""
+
+    max_kept_event_bytes: int = attrs.field(default=MIB, validator=_positive)
+    """Events of one stored HTTP response that can be sent again (reference 10.3); the oldest go first."""
+    max_kept_responses: int = attrs.field(default=64, validator=_positive)
+    """Ended HTTP responses whose events are still kept."""
+    max_prefixes: int = attrs.field(default=1024, validator=_positive)
+    """Contexts that the optimised HTTP variant remembers between requests."""
+    max_prefix_bytes: int = attrs.field(default=256 * MIB, validator=_positive)
+    """The same in bytes of items and tokens."""
+
     # --- frames -----------------------------------------------------------------------------------------------
     max_message_bytes: int = attrs.field(default=16 * MIB, validator=_positive)
     """One inbound message, in bytes and not in characters; more closes with 1009."""
@@ -86,6 +107,12 @@ class Limits:
     """A write that moves no byte for so long closes the connection with 1011 (reference 1.3)."""
     close_timeout_seconds: float = attrs.field(default=2.0, validator=_positive)
     """How long a closing handshake may take before the socket is dropped."""
+    keep_alive_seconds: float = attrs.field(default=75.0, validator=_positive)
+    """An HTTP connection that sends no further request for so long is closed; longer than clients keep theirs."""
+    body_timeout_seconds: float = attrs.field(default=30.0, validator=_positive)
+    """From an HTTP request's head to the end of its body; then 408."""
+    sse_ping_seconds: float = attrs.field(default=15.0, validator=_positive)
+    """A comment goes out after so long without an event: proxies cut silent streams at 60 s (reference 10.2)."""
     drain_seconds: float = attrs.field(default=30.0, validator=_positive)
     """On SIGTERM: how long sampling rollouts may go on (reference 2.7)."""
 

@@ -29,9 +29,10 @@ from protocol.events import (
     ResponseCreate,
     ResponseInject,
     ResponseProcessed,
+    ResponseSteer,
     ServerEvent,
 )
-from protocol.session import Record, ServerSession, inject_failed
+from protocol.session import Record, ServerSession, inject_failed, steer_failed
 from protocol.states import ResponseState
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class Connection:
             ResponseCreate: self._on_create,
             ResponseAppend: self._on_append,
             ResponseInject: self._on_inject,
+            ResponseSteer: self._on_steer,
             ResponseProcessed: self._on_processed,
         }
 
@@ -205,6 +207,24 @@ class Connection:
             rollout.ledger.enter(left)
             # reading the frame was this rollout's business, though it waited meanwhile
             rollout.ledger.claim(Stage.DECODE, ledger.spent_ns(Stage.DECODE))
+
+    def _on_steer(self, steer: ResponseSteer, _size_bytes: int, _ledger: Ledger) -> None:
+        """No form steers yet; each submission is answered all the same (reference 4.6)."""
+        response_id = steer.previous_response_id
+        rollout = self._open.get(response_id)
+        record = rollout.record if rollout is not None else self._ended.get(response_id)
+        if record is None:
+            self._send(
+                self._session.answer_unknown_steer(
+                    steer, refusal("response_not_found", response_id=response_id)
+                )
+            )
+        elif steer.fault is not None:
+            self._send(record.send(steer_failed(steer, refusal("steer_input", reason=steer.fault))))
+        else:
+            self._send(
+                record.send(steer_failed(steer, refusal("steering_not_supported", response_id=response_id)))
+            )
 
     def _on_processed(self, _event: ResponseProcessed, _size_bytes: int, _ledger: Ledger) -> None:
         """Sent by some Codex builds, ignored (reference 4.2)."""

@@ -20,30 +20,16 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-import attrs
 import trio
 
 from engine.config import Limits
 from engine.frames import CLOSE, TEXT, InboundFrames, close_frame, frame
+from engine.streams import ReplayedStream, StreamStatistics, plain_socket
 
 SLICE_BYTES = 16 * 1024
 """One write on a stream that is not a plain socket, so that progress can be seen; one TLS record."""
 _NO_FRAME_CODES = frozenset({1005, 1006, 1015})
 """RFC 6455 7.4.1: codes that say what happened and are never sent."""
-
-
-@attrs.frozen
-class StreamStatistics:
-    """Counts of one connection since it began."""
-
-    bytes_in: int
-    bytes_out: int
-    """Accepted by the stream below."""
-    frames_in: int
-    """0 on the client's side, which does not count."""
-    frames_out: int
-    writes: int
-    unsent_bytes: int
 
 
 class CorkedStream(trio.abc.Stream):
@@ -66,7 +52,7 @@ class CorkedStream(trio.abc.Stream):
         self._inner = inner
         self._limits = limits
         self._client = client
-        self._socket = inner.socket if isinstance(inner, trio.SocketStream) else None
+        self._socket = plain_socket(inner)
         self._direct = direct and self._socket is not None and os.name == "posix"
         self._answer_headers = answer_headers
         self._inbound = InboundFrames(limits)
@@ -147,6 +133,8 @@ class CorkedStream(trio.abc.Stream):
         if self._inbound.answered:
             return chunk  # the body of a refusal
         self._inbound.answered = True
+        if isinstance(self._inner, ReplayedStream):
+            self._inner.release()
         self._upgraded = self._client or chunk.startswith(b"HTTP/1.1 101")
         return chunk.replace(b"\r\n", b"\r\n" + self._answer_headers, 1)
 

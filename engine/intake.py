@@ -53,6 +53,22 @@ class Snapshot:
 class Intake:
     """One rollout's. `count` is told the name of each stage that ran."""
 
+    __slots__ = (
+        "_count",
+        "_engine",
+        "_feed",
+        "_held_tokens",
+        "_items",
+        "_ledger",
+        "_streams",
+        "_window_tokens",
+        "calls",
+        "context",
+        "matches",
+        "model",
+        "tools",
+    )
+
     def __init__(self, engine: Engine, ledger: Ledger, count: Count) -> None:
         self._engine = engine
         self._ledger = ledger
@@ -182,7 +198,7 @@ class Intake:
 
     async def _classify(self, items: Sequence[Item]) -> None:
         with self._ledger.at(Stage.CLASSIFY):
-            await self._find(map(_text_of_input, items), self._engine.classify.input_text)
+            await self._find(map(text_of_input, items), self._engine.classify.input_text)
             self._count("classify")
 
     async def classify_output(self, items: Sequence[Item]) -> None:
@@ -219,7 +235,8 @@ def input_items(create: ResponseCreate) -> tuple[Item, ...]:
     return create.input or ()
 
 
-def _text_of_input(item: Item) -> str:
+def text_of_input(item: Item) -> str:
+    """What the classifier reads of an item that is input."""
     if isinstance(item, OUTPUTS):
         return text_of(item.output)
     return text_of(item.content) if isinstance(item, Message) else ""

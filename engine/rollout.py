@@ -25,6 +25,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any, Final
 
+import attrs
 import trio
 
 from engine.assembly import Assembly
@@ -81,6 +82,8 @@ class Rollout:
         self.inbox = Inbox(record.pending, max_held=engine.limits.max_held_outputs, accepted=self._accepted)
         self.snapshot: Snapshot | None = None
         """For a response that continues this one; set at the end, if the ending allows it."""
+        self.resource: Response | None = None
+        """The response as it began, and from the end on as it ended, also where no event says so."""
         self.counts: Counter[str] = Counter()
         """How often each stage and hook point ran."""
         self._engine = engine
@@ -140,6 +143,12 @@ class Rollout:
         if self.suspended:
             self.stop(ending)
 
+    def snapshot_now(self) -> tuple[Snapshot, tuple[str, ...]]:
+        """The context as it stands and what the classifier found in this rollout; a copy, for a cache. No checkpoint."""
+        now = self._intake.snapshot(self.record.response_id)
+        copy = attrs.evolve(now, context=now.context.fork(), calls=now.calls.fork())
+        return copy, tuple(self._intake.matches)
+
     @property
     def over(self) -> bool:
         """Has an ending been decided? From then on nothing more is accepted."""
@@ -178,9 +187,9 @@ class Rollout:
             self._intake.tools,
             self._intake.calls.has_call,
         )
-        self._resource = resource_of(self.create, self.record.response_id, self._engine.wall_seconds())
-        self._emit(events.ResponseCreated(self._resource))
-        self._emit(events.ResponseInProgress(self._resource))
+        self.resource = resource_of(self.create, self.record.response_id, self._engine.wall_seconds())
+        self._emit(events.ResponseCreated(self.resource))
+        self._emit(events.ResponseInProgress(self.resource))
         self._outbox.flush()
 
     # --- sampling ------------------------------------------------------------------------------------------------
@@ -314,8 +323,10 @@ class Rollout:
         )
         if row.parent:
             self.snapshot = self._intake.snapshot(self.record.response_id)
+        assert self.resource is not None, "a rollout that is finished has begun"
+        self.resource = self._final_resource(self.resource, row)
         if row.frame is not None:
-            self._emit(_TERMINAL[row.frame](self._final_resource(row)))
+            self._emit(_TERMINAL[row.frame](self.resource))
             self._outbox.flush()
         self._report(row, ending)
 
@@ -346,10 +357,10 @@ class Rollout:
             usage=self._account.totals,
         )
 
-    def _final_resource(self, row: EndRow) -> Response:
+    def _final_resource(self, resource: Response, row: EndRow) -> Response:
         usage = self._account.report() if self._dialect.usage_per_segment else self._account.final_report()
         return resource_at_end(
-            self._resource,
+            resource,
             row,
             output=self._assembly.items,
             usage=None if row.error and not self._account.totals.output_tokens else usage,

@@ -64,12 +64,10 @@ class SegmentRun:
             if self.budget_tokens is not None and spent > self.budget_tokens:
                 raise BudgetSpentError
             self.output_tokens = spent
-            if _TAKE[type(part)](self, part):
+            if type(part) is base.Text:  # nearly all of them
+                self.assembly.text(part.text)
+            elif _TAKE[type(part)](self, part):
                 return True
-        return False
-
-    def _text(self, part: base.Text) -> bool:
-        self.assembly.text(part.text)
         return False
 
     def _thought(self, part: base.Thought) -> bool:
@@ -106,8 +104,7 @@ class SegmentRun:
 
 
 _TAKE: Final[Mapping[type, Callable[..., bool]]] = {
-    base.Text: SegmentRun._text,  # noqa: SLF001  # the class's own table
-    base.Thought: SegmentRun._thought,  # noqa: SLF001
+    base.Thought: SegmentRun._thought,  # noqa: SLF001  # the class's own table
     base.CallStart: SegmentRun._call_start,  # noqa: SLF001
     base.CallInput: SegmentRun._call_input,  # noqa: SLF001
     base.CallEnd: SegmentRun._call_end,  # noqa: SLF001

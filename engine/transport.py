@@ -31,7 +31,7 @@ from trio_websocket import (
 from wsproto.utilities import LocalProtocolError
 
 from engine.config import Limits
-from engine.corked import CorkedStream, StreamStatistics
+from engine.corked import CorkedStream
 from engine.handshake import (
     Handshake,
     HandshakeFailed,
@@ -44,6 +44,7 @@ from engine.handshake import (
     refuse_malformed,
 )
 from engine.nursery import open_outliving_nursery
+from engine.streams import StreamStatistics
 
 __all__ = [
     "ClientTransport",
@@ -52,7 +53,6 @@ __all__ = [
     "HandshakeRejected",
     "Refusal",
     "ServerTransport",
-    "StreamStatistics",
     "Transport",
     "TransportClosed",
     "connect_transport",

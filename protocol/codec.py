@@ -191,6 +191,7 @@ class _Decoder:
             (items.Part, self.part),
             (items.Item, self.item),
             (items.Content, self.content),
+            (str | tuple[items.Item, ...], self.text_or_items),
             (str | events.JSON | None, _or_null(_text_or_object)),
             (_TEXT_OR_ITEMS, _or_null(self.text_or_items)),
             (tuple[items.Part, ...], lambda value: () if value is None else self.parts(value)),
@@ -304,7 +305,15 @@ def _steps(error: BaseException) -> Iterator[str]:
 
 
 def parse(text: str | bytes, *, echoed: bool = True) -> dict[str, Any]:
-    """One JSON object with a string `type`; else `RemoteProtocolError` `invalid_json` or `invalid_event`.
+    """One JSON object with a string `type`; else `RemoteProtocolError` `invalid_json` or `invalid_event`."""
+    data = parse_object(text, echoed=echoed)
+    if type(data.get("type")) is not str:
+        raise refusal("no_type")
+    return data
+
+
+def parse_object(text: str | bytes, *, echoed: bool = True) -> dict[str, Any]:
+    """One JSON object, as an HTTP body is; else `RemoteProtocolError` `invalid_json`.
 
     orjson refuses what would break us later: NaN, infinities, lone surrogates, endless nesting (hazards, T16).
     It reads deeper nesting than it writes: what is `echoed`, as a client's frames are, must not be too deep for that.
@@ -317,8 +326,6 @@ def parse(text: str | bytes, *, echoed: bool = True) -> dict[str, Any]:
         raise refusal("invalid_json") from None
     if type(data) is not dict:
         raise refusal("invalid_json")
-    if type(data.get("type")) is not str:
-        raise refusal("no_type")
     return data
 
 
@@ -392,6 +399,40 @@ def _check_inject(data: dict[str, Any]) -> None:
     data["raw_input"] = data["input"]
 
 
+def _check_steer(data: dict[str, Any]) -> None:
+    data["raw_input"] = data.get("input")
+    fault = _steer_fault(data)
+    if fault is not None:
+        data["fault"], data["input"] = fault, ""
+
+
+def _steer_fault(data: Mapping[str, Any]) -> str | None:
+    """Reference 4.6: three members, and the input is text or messages of the user's."""
+    for name in data:
+        if name not in ("type", "previous_response_id", "input", "raw_input"):
+            return f"'{name[:64]}' is not a member of 'response.steer'."
+    steered = data.get("input")
+    if not isinstance(steered, str | list) or not steered:
+        return "'input' must be a non-empty string or a non-empty list of user messages."
+    for place, message in enumerate(steered if isinstance(steered, list) else ()):
+        if not _is_plain_user_message(message):
+            return f"'input[{place}]' must be a user message with 'type', 'role' and 'content' only."
+    return None
+
+
+def _is_plain_user_message(value: Any) -> bool:
+    if type(value) is not dict or value.get("role") != "user" or value.keys() - {"type", "role", "content"}:
+        return False
+    content = value.get("content")
+    if value.get("type", "message") != "message" or not isinstance(content, str | list):
+        return False
+    parts = content if isinstance(content, list) else ()
+    return all(type(part) is dict and part.get("type") in _STEERED_PARTS for part in parts)
+
+
+_STEERED_PARTS: Final = frozenset({"input_text", "input_image", "input_file"})
+
+
 def _check_call_ids(data: Mapping[str, Any]) -> None:
     batch = data.get("input")
     for index, member in enumerate(batch if type(batch) is list else ()):
@@ -406,6 +447,7 @@ _CHECKS: Final[Mapping[type, Callable[[dict[str, Any]], None]]] = {
     events.ResponseCreate: _check_create,
     events.ResponseAppend: _check_batch,
     events.ResponseInject: _check_inject,
+    events.ResponseSteer: _check_steer,
 }
 """What must hold beyond the types, per client event; first, so that the words are the catalogue's."""
 
@@ -433,10 +475,18 @@ OMITTED: Final[Mapping[type, frozenset[str]]] = {
     events.ResponseDone: frozenset({"response"}),
     events.Parked: frozenset({"id", "usage"}),
     events.ErrorEvent: frozenset({"stream_id"}),
+    events.Steer: frozenset({"id", "input"}),
     events.ResponseAppend: frozenset({"response_id", "previous_response_id", "stream_id", "client_metadata"}),
     events.ResponseCreate: frozenset(a.name for a in attrs.fields(events.ResponseCreate)),
 }
 """Members left out when null; every other member is always written."""
+
+
+_INTERNAL: Final[Mapping[type, tuple[str, ...]]] = {
+    events.ResponseInject: ("raw_input",),
+    events.ResponseSteer: ("raw_input", "fault"),
+}
+"""Members that are ours and never on the wire."""
 
 
 def _usage_object(usage: Usage) -> dict[str, Any]:
@@ -472,8 +522,8 @@ def _make_encoder() -> Converter:
     def register(*classes: type) -> None:
         for cls in classes:
             overrides = {name: override(omit_if_default=True) for name in OMITTED.get(cls, ())}
-            if cls is events.ResponseInject:
-                overrides["raw_input"] = override(omit=True)
+            for name in _INTERNAL.get(cls, ()):
+                overrides[name] = override(omit=True)
             if cls is items.McpCall:
                 overrides["error"] = override(unstruct_hook=_mcp_error_object)
             function: Structure = make_dict_unstructure_fn(cls, converter, **overrides)  # type: ignore[arg-type]
@@ -492,7 +542,7 @@ def _make_encoder() -> Converter:
     for cls, function in ((Usage, _usage_object), (items.OpaquePart, _raw), (items.Opaque, _raw)):
         converter.register_unstructure_hook(cls, function)
     each(by_class, items.Part, items.Item)
-    each(listed, items.Content, *_PART_LISTS, *_ITEM_LISTS, _TEXT_OR_ITEMS)
+    each(listed, items.Content, *_PART_LISTS, *_ITEM_LISTS, _TEXT_OR_ITEMS, str | tuple[items.Item, ...])
     each(
         _as_it_is,
         *(Any, events.JSON, str | events.JSON, str | events.JSON | None, events.JSON | None),
@@ -507,7 +557,7 @@ def _make_encoder() -> Converter:
     # members before their owners: a generated function binds its members' hooks when it is made
     register(*_PARTS.values(), items.Agent, *_ITEMS.values())
     register(events.ResponseError, events.IncompleteDetails, events.Response, events.Parked)
-    register(events.InjectError, events.ErrorDetail)
+    register(events.InjectError, events.ErrorDetail, events.Steer, events.SteerError)
     register(*events.SERVER_CLASSES.values(), *events.CLIENT_CLASSES.values())
     return converter
 

@@ -78,7 +78,7 @@ _SUSPENDED: Final[Mapping[Ending, EndRow]] = {
 class Dialect:
     """One row."""
 
-    name: Literal["append", "inject", "create"]
+    name: Literal["append", "inject", "create", "http"]
     suspends: bool
     """False: the response completes at a client's call, with the call in `output`."""
     says_done: bool = False
@@ -132,5 +132,6 @@ INJECT: Final = Dialect(
     suspended_endings={**_SUSPENDED, Ending.EXPIRED: _COMPLETED, Ending.DRAINED: _COMPLETED},
 )
 CREATE: Final = Dialect(name="create", suspends=False, usage_per_segment=True)
+HTTP: Final = Dialect(name="http", suspends=False, usage_per_segment=True)
 
-DIALECTS: Final[Mapping[str, Dialect]] = {row.name: row for row in (APPEND, INJECT, CREATE)}
+DIALECTS: Final[Mapping[str, Dialect]] = {row.name: row for row in (APPEND, INJECT, CREATE, HTTP)}

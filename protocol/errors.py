@@ -121,6 +121,26 @@ CATALOGUE: Final[Mapping[str, Row]] = {
     "context_length": Row(
         "context_length_exceeded", "Your input exceeds the context window of this model.", "input"
     ),
+    # steering (reference 4.6); its answers are numbered events, not error frames
+    "steer_input": Row("invalid_input", "{reason}", "input"),
+    "steering_not_supported": Row(
+        "steering_not_supported",
+        "Response '{response_id}' does not support steering.",
+        "previous_response_id",
+    ),
+    "too_many_steers": Row(
+        "too_many_pending_steers",
+        "Response '{response_id}' has {limit} pending steers.",
+        "previous_response_id",
+    ),
+    "not_active": Row(
+        "response_not_active", "Response '{response_id}' no longer accepts steering.", "previous_response_id"
+    ),
+    "successor_failed": Row(
+        "successor_creation_failed",
+        "The successor of '{response_id}' was not created: {reason}",
+        "previous_response_id",
+    ),
     # lanes and limits
     "stream_id": Row(
         "invalid_stream_id",
@@ -163,6 +183,21 @@ CATALOGUE: Final[Mapping[str, Row]] = {
         None, "Nothing is served at this path; WebSocket clients connect to /v1/responses.", None, 404
     ),
     "too_many_connections": Row("rate_limit_exceeded", "Too many connections.", None, 429, _MANY),
+    # HTTP only (reference 1.1, 10)
+    "bad_request": Row(None, "This is not an HTTP/1.1 request that can be read.", None, 400),
+    "bad_encoding": Row(
+        None, "A body with content-encoding '{encoding}' is not read here; send it plain.", None, 415
+    ),
+    "head_too_large": Row(None, "The request's headers are larger than {limit} bytes.", None, 431),
+    "body_too_large": Row(None, "The request's body is larger than {limit} bytes.", None, 413),
+    "too_slow": Row(None, "The request did not arrive within {seconds:g} s.", None, 408),
+    "wrong_method": Row(None, "The method {method} is not allowed here; allowed: {allowed}.", None, 405),
+    "no_such_response": Row(None, "Response with id '{response_id}' not found.", "response_id", 404),
+    "replay_gap": Row(
+        "replay_gap",
+        "The events of response '{response_id}' from number {number} on are no longer kept; retrieve it without 'stream'.",
+        "starting_after",
+    ),
 }
 
 

@@ -144,6 +144,22 @@ class ResponseInject:
     raw_input: tuple[JSON, ...] = ()
 
 
+@attrs.frozen(kw_only=True)
+class ResponseSteer:
+    """A user's word to a response that is being made (reference 4.6).
+
+    `fault`: why it cannot be taken; the answer is a numbered `response.steer.failed`, not an `error` frame.
+    `raw_input`: as sent, given back if it fails.
+    """
+
+    type: ClassVar[str] = "response.steer"
+
+    previous_response_id: str
+    input: str | tuple[Item, ...] = ()
+    raw_input: Any = None
+    fault: str | None = None
+
+
 @attrs.frozen
 class ResponseProcessed:
     """Sent by some Codex builds; ignored (reference 4.2)."""
@@ -151,7 +167,7 @@ class ResponseProcessed:
     type: ClassVar[str] = "response.processed"
 
 
-ClientEvent = ResponseCreate | ResponseAppend | ResponseInject | ResponseProcessed
+ClientEvent = ResponseCreate | ResponseAppend | ResponseInject | ResponseSteer | ResponseProcessed
 
 
 # --- server events -----------------------------------------------------------------------------------------------
@@ -414,6 +430,51 @@ class InjectFailed:
 
 
 @attrs.frozen
+class Steer:
+    """A submission: its id once it is accepted, its input when it is given back."""
+
+    previous_response_id: str
+    id: str | None = None
+    input: Any = None
+
+
+@attrs.frozen
+class SteerError:
+    """Why a submission was not, or could not be, applied."""
+
+    code: str
+    message: str
+    type: str = "invalid_request_error"
+
+
+@attrs.frozen
+class SteerAccepted:
+    """A submission waits for the end of the item that is being made."""
+
+    type: ClassVar[str] = "response.steer.accepted"
+    steer: Steer
+
+
+@attrs.frozen
+class SteerPending:
+    """The response ended with calls; the submission goes in front of the create that brings their outputs."""
+
+    type: ClassVar[str] = "response.steer.pending"
+    reason: str
+    required_input: tuple[JSON, ...]
+    steer: Steer
+
+
+@attrs.frozen
+class SteerFailed:
+    """A submission was refused, or its successor could not be created."""
+
+    type: ClassVar[str] = "response.steer.failed"
+    error: SteerError
+    steer: Steer
+
+
+@attrs.frozen
 class ErrorDetail:
     """The error of a refused frame or request (reference 11)."""
 
@@ -473,6 +534,9 @@ ServerEvent = (
     | McpCallFailed
     | InjectCreated
     | InjectFailed
+    | SteerAccepted
+    | SteerPending
+    | SteerFailed
     | ErrorEvent
     | UnknownEvent
     | Delta
@@ -495,8 +559,12 @@ KIND_OF: Final[Mapping[type, Kind]] = {
     ResponseFailed: Kind.FAILED,
     InjectCreated: Kind.INJECT_CREATED,
     InjectFailed: Kind.INJECT_FAILED,
+    SteerAccepted: Kind.STEER_ACCEPTED,
+    SteerPending: Kind.STEER_PENDING,
+    SteerFailed: Kind.STEER_FAILED,
     ResponseAppend: Kind.APPEND,
     ResponseInject: Kind.INJECT,
+    ResponseSteer: Kind.STEER,
 }
 
 

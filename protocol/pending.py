@@ -38,8 +38,10 @@ class PendingCalls:
     _outputs: dict[str, Output] = attrs.field(factory=dict)
     """Accepted and not yet taken into the context."""
     _messages: list[Message] = attrs.field(factory=list)
-    _sent: set[tuple[str, str]] = attrs.field(factory=set)
+    _sent: dict[tuple[str, str], None] = attrs.field(factory=dict)
     """What the server itself sent, by each key under which it may come back."""
+    _unread: list[Item] = attrs.field(factory=list)
+    """Sent items whose keys are not in `_sent` yet: they are made when a client first sends something back."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -61,7 +63,7 @@ class PendingCalls:
     def finished(self, item: Item) -> None:
         """An output item is done; a client's call is pending from now on."""
         if self.dialect.drops_resent:
-            self._sent.update(_keys(item))
+            self._unread.append(item)
         if isinstance(item, CALLS):
             self._calls[item.call_id] = item
             self._open[item.call_id] = None
@@ -92,6 +94,9 @@ class PendingCalls:
         return self.dialect.takes_messages and isinstance(item, Message) and item.role != "assistant"
 
     def _was_sent(self, item: Item) -> bool:
+        for sent in self._unread:
+            self._sent.update(dict.fromkeys(_keys(sent)))
+        self._unread.clear()
         return any(key in self._sent for key in _keys(item))
 
     def commit(self, batch: Batch) -> tuple[str, ...]:

@@ -29,6 +29,8 @@ _PLACE_OF: Final[Mapping[type, Callable[[Any], Any]]] = {
     cls: attrgetter(*(a.name for a in attrs.fields(cls) if a.name != "delta")) for cls in events.DELTA_CLASSES
 }
 """All of a delta but its piece; deltas of one place share a template."""
+_OF_APPENDS: Final = frozenset({"no_response_in_progress", "response_not_found", "invalid_input"})
+"""Codes of `error` frames that answer an append, if one was sent."""
 _LIFECYCLE: Final = (
     events.ResponseCreated,
     events.ResponseInProgress,
@@ -36,6 +38,9 @@ _LIFECYCLE: Final = (
     *events.TERMINAL_CLASSES,
     events.InjectCreated,
     events.InjectFailed,
+    events.SteerAccepted,
+    events.SteerPending,
+    events.SteerFailed,
 )
 """Events of the response as a whole: they carry no agent (reference 5A)."""
 
@@ -52,7 +57,7 @@ class Record:
         self.next_number = 0
         self._lane = {} if stream_id is None else {"stream_id": stream_id}
         agent = {} if dialect.agent is None else {"agent": codec.unstructure(dialect.agent)}
-        self._extras = {**agent, **self._lane}
+        self._extras = {**agent, **self._lane} if agent else self._lane
         self._place: tuple[type, Any] | None = None
         self._template: codec.DeltaTemplate | None = None
 
@@ -169,9 +174,23 @@ class ServerSession:
         detail = ErrorDetail(error.type, error.code, error.message, error.param)
         return codec.encode(ErrorEvent(error.status, detail, stream_id))
 
+    def answer_unknown_steer(self, steer: events.ResponseSteer, error: RemoteProtocolError) -> bytes:
+        """`response.steer.failed` for a response this connection does not know: number 0 (reference 4.6)."""
+        return codec.encode(steer_failed(steer, error), {"sequence_number": 0})
+
     def answer_unknown(self, inject: events.ResponseInject, error: RemoteProtocolError) -> bytes:
         """`response.inject.failed` for a response this connection does not know: number 0 (reference 5B.2 rule 7)."""
         return codec.encode(inject_failed(inject, error), {"sequence_number": 0})
+
+
+def steer_failed(
+    steer: events.ResponseSteer, error: RemoteProtocolError, steer_id: str | None = None
+) -> events.SteerFailed:
+    """The answer to a steer that was refused or could not be applied: its input unchanged, and why."""
+    return events.SteerFailed(
+        events.SteerError(error.code or "invalid_input", error.message),
+        events.Steer(steer.previous_response_id, steer_id, steer.raw_input),
+    )
 
 
 def inject_failed(inject: events.ResponseInject, error: RemoteProtocolError) -> events.InjectFailed:
@@ -199,6 +218,8 @@ class ClientSession:
         self._current: dict[str | None, Record] = {}
         self._by_id: dict[str, Record] = {}
         self._creates: dict[str | None, list[Dialect]] = {}
+        self._appended: dict[str | None, bool] = {}
+        """Was an append sent after the lane's last create?"""
 
     def send(self, event: events.ClientEvent) -> bytes:
         """Encode a request. `LocalProtocolError`: an append on a connection that has not opted in."""
@@ -210,6 +231,8 @@ class ClientSession:
             inject = event.multi_agent is not None and event.multi_agent.get("enabled") is True
             dialect = INJECT if inject else APPEND if self._append else CREATE
             self._creates.setdefault(event.stream_id, []).append(dialect)
+        if isinstance(event, events.ResponseCreate | events.ResponseAppend):
+            self._appended[event.stream_id] = isinstance(event, events.ResponseAppend)
         return codec.encode(event)
 
     def receive(self, text: str | bytes) -> Received:
@@ -227,9 +250,7 @@ class ClientSession:
     def _record_of(self, event: ServerEvent, data: Mapping[str, Any], stream_id: str | None) -> Record | None:
         """Whose event it is: a named response, else the lane's current one (invariants 1.4)."""
         if isinstance(event, ErrorEvent):
-            waiting = self._creates.get(stream_id)
-            if waiting and (stream_id not in self._current or self._current[stream_id].ended):
-                waiting.pop(0)
+            self._refused(event, stream_id)
             return None
         if isinstance(event, events.ResponseCreated):
             return self._created(event.response.id, stream_id)
@@ -240,6 +261,14 @@ class ClientSession:
         if record is None and not isinstance(event, events.UnknownEvent):
             raise _remote(f"{event.type} before any response.created")
         return record
+
+    def _refused(self, event: ErrorEvent, stream_id: str | None) -> None:
+        """An `error` frame answers the oldest create that waits, unless an append was sent after it that it fits better."""
+        waiting = self._creates.get(stream_id)
+        between = stream_id not in self._current or self._current[stream_id].ended
+        of_append = self._appended.get(stream_id, False) and event.error.code in _OF_APPENDS
+        if waiting and between and not of_append:
+            waiting.pop(0)
 
     def _created(self, response_id: str, stream_id: str | None) -> Record:
         waiting = self._creates.get(stream_id)

@@ -55,13 +55,17 @@ class Kind(Enum):
     INJECT = auto()
     INJECT_CREATED = auto()
     INJECT_FAILED = auto()
+    STEER = auto()
+    STEER_ACCEPTED = auto()
+    STEER_PENDING = auto()
+    STEER_FAILED = auto()
 
 
 State = ResponseState
 Table = Mapping[State, Mapping[Kind, State]]
 
-CLIENT_KINDS: Final = frozenset({Kind.APPEND, Kind.INJECT})
-ANSWER_KINDS: Final = frozenset({Kind.INJECT_FAILED})
+CLIENT_KINDS: Final = frozenset({Kind.APPEND, Kind.INJECT, Kind.STEER})
+ANSWER_KINDS: Final = frozenset({Kind.INJECT_FAILED, Kind.STEER_PENDING, Kind.STEER_FAILED})
 """Server kinds that are legal after the terminal event."""
 TERMINAL: Final = frozenset({State.COMPLETED, State.INCOMPLETE, State.FAILED})
 ENDS: Final = {
@@ -99,7 +103,13 @@ def _everywhere(table: Table, *kinds: Kind) -> Table:
 
 TABLES: Final[Mapping[str, Table]] = {
     # the pause lies between responses: the response completes with its calls in `output`
-    "create": BASE,
+    "create": _everywhere(
+        _plus(BASE, {State.SAMPLING: {Kind.STEER_ACCEPTED: State.SAMPLING}}),
+        Kind.STEER,
+        Kind.STEER_PENDING,
+        Kind.STEER_FAILED,
+    ),
+    "http": BASE,
     # `response.done` parks the response; output or an end leaves the pause
     "append": _everywhere(
         _plus(
@@ -114,12 +124,16 @@ TABLES: Final[Mapping[str, Table]] = {
             },
         ),
         Kind.APPEND,
+        Kind.STEER,
+        Kind.STEER_FAILED,
     ),
     # no frame marks the pause, so the wire has no SUSPENDED: a waiting response is SAMPLING with pending calls
     "inject": _everywhere(
         _plus(BASE, {State.SAMPLING: {Kind.INJECT_CREATED: State.SAMPLING}}),
         Kind.INJECT,
         Kind.INJECT_FAILED,
+        Kind.STEER,
+        Kind.STEER_FAILED,
     ),
 }
 """Dialect → state → kind → next state. What is not here is illegal; each state has a row, so absence is a decision."""
@@ -135,6 +149,7 @@ def _none(pending: int) -> bool:
 
 LEGAL_IF: Final[Mapping[str, Mapping[tuple[State, Kind], Callable[[int], bool]]]] = {
     "create": {},
+    "http": {},
     "append": {
         (State.SAMPLING, Kind.DONE): _some,
         (State.SUSPENDED, Kind.OUTPUT): _none,

@@ -214,7 +214,19 @@ injects = st.builds(
     texts,
     tuples(input_items, min_size=1),
 )
-client_events = creates | appends | injects | st.just(events.ResponseProcessed())
+user_messages = st.builds(
+    items.Message, st.just("user"), texts | tuples(st.builds(items.InputText, texts), min_size=0)
+)
+steers = st.builds(
+    lambda response_id, steered: events.ResponseSteer(
+        previous_response_id=response_id,
+        input=steered,
+        raw_input=steered if isinstance(steered, str) else list(as_sent(steered)),
+    ),
+    ids,
+    texts.filter(bool) | tuples(user_messages, min_size=1),
+)
+client_events = creates | appends | injects | steers | st.just(events.ResponseProcessed())
 
 
 # --- server events ---------------------------------------------------------------------------------------------------
@@ -356,10 +368,31 @@ unknown_events = st.builds(
         texts.filter(lambda key: key not in {"type", "sequence_number", "stream_id"}), json_values, max_size=3
     ),
 )
+submissions = st.builds(events.Steer, ids, ids)
+steer_failures = st.builds(
+    events.SteerFailed,
+    st.builds(
+        events.SteerError,
+        st.sampled_from(
+            ["response_not_found", "invalid_input", "too_many_pending_steers", "response_not_active"]
+        ),
+        texts,
+    ),
+    st.builds(events.Steer, ids, maybe(ids), texts),
+)
+steer_pendings = st.builds(
+    events.SteerPending,
+    st.just("waiting_for_required_input"),
+    st.just(({"type": "function_call_output", "call_id": "call_1", "name": "f"},)),
+    submissions,
+)
 _SPECIAL: dict[type, st.SearchStrategy[Any]] = {
     events.ResponseDone: response_dones,
     events.InjectFailed: inject_failures,
     events.ErrorEvent: error_events,
+    events.SteerAccepted: st.builds(events.SteerAccepted, submissions),
+    events.SteerPending: steer_pendings,
+    events.SteerFailed: steer_failures,
 }
 server_events_by_class: dict[type, st.SearchStrategy[Any]] = {
     cls: _SPECIAL[cls] if cls in _SPECIAL else _event(cls) for cls in events.SERVER_CLASSES.values()

@@ -19,6 +19,10 @@ VALUES = {
     "model": "m",
     "limit": 32,
     "seconds": 600.0,
+    "encoding": "gzip",
+    "method": "PUT",
+    "allowed": "GET",
+    "number": 7,
 }
 """Everything a line may ask for."""
 TYPE_OF_STATUS = {
@@ -26,8 +30,13 @@ TYPE_OF_STATUS = {
     401: "invalid_request_error",
     403: "invalid_request_error",
     404: "invalid_request_error",
+    405: "invalid_request_error",
+    408: "invalid_request_error",
     409: "invalid_request_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
     429: "too_many_requests",
+    431: "invalid_request_error",
     500: "server_error",
     503: "server_error",
 }
@@ -104,6 +113,7 @@ REFERENCE = [
         None,
     ),
     ("invalid_api_key", "invalid_api_key", 401, "Incorrect API key provided.", None),
+    ("no_such_response", None, 404, "Response with id 'resp_1' not found.", "response_id"),
 ]
 """Row, code, status, message, param: the words of reference 11.3, 5B.2 and 3.5."""
 

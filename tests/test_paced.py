@@ -144,7 +144,7 @@ def test_a_cancelled_stream_leaves_no_waiter(cancel_at):
             with trio.move_on_after(cancel_at):
                 await ticker.wait_until(trio.current_time() + 0.1)
             nursery.cancel_scope.cancel()
-        return ticker._waiting
+        return list(ticker._waiting)
 
     assert [] == virtual(main)
 
@@ -164,7 +164,7 @@ def test_a_stream_cancelled_in_the_step_it_is_woken_leaves_no_waiter():
             await trio.testing.wait_all_tasks_blocked()
             scope.cancel()
             ticker._wake(1.0)  # before the cancelled task has run
-        return ticker._waiting
+        return list(ticker._waiting)
 
     assert [] == virtual(main)
 
@@ -319,6 +319,6 @@ def test_cancelled_streams_leave_no_waiter_and_no_open_source():
             await sampling.aclose()
             await sampling.aclose()
             nursery.cancel_scope.cancel()
-        return paced._ticker._waiting, source.open_samplings
+        return list(paced._ticker._waiting), source.open_samplings
 
     assert ([], 0) == virtual(main)

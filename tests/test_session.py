@@ -202,6 +202,8 @@ class SessionMachine(RuleBasedStateMachine):
         try:
             if isinstance(event, events.ResponseInject) and event.response_id != record.response_id:
                 raise refusal("response_not_found", response_id=event.response_id)
+            if record.ended and isinstance(event, events.ResponseAppend):
+                raise refusal("nothing_open")
             if record.ended:
                 raise refusal("already_completed", response_id=record.response_id)
             ids = record.pending.commit(record.pending.check(event.input))

@@ -21,6 +21,7 @@ DIALECTS = sorted(TABLES)
 SERVER_KINDS = [kind for kind in Kind if kind not in CLIENT_KINDS]
 UNREACHED = {
     "create": {State.SUSPENDED},  # the pause lies between responses
+    "http": {State.SUSPENDED},  # the same
     "append": set(),
     "inject": {State.SUSPENDED},  # no frame marks the pause
 }
@@ -75,7 +76,12 @@ def test_a_client_event_moves_nothing(dialect: str) -> None:
     for state, row in TABLES[dialect].items():
         spoken = {kind: after for kind, after in row.items() if kind in CLIENT_KINDS}
         assert set(spoken.values()) <= {state}
-        expected = {"create": set(), "append": {Kind.APPEND}, "inject": {Kind.INJECT}}[dialect]
+        expected = {
+            "create": {Kind.STEER},
+            "append": {Kind.APPEND, Kind.STEER},
+            "inject": {Kind.INJECT, Kind.STEER},
+            "http": set(),
+        }[dialect]
         assert set(spoken) == (set() if state is State.IDLE else expected)
 
 

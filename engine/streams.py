@@ -1,0 +1,76 @@
+"""Streams around a socket: one that gives back what was read of it already, and how to get at the socket below."""
+
+import attrs
+import trio
+
+
+@attrs.frozen
+class StreamStatistics:
+    """Counts of one connection since it began."""
+
+    bytes_in: int
+    bytes_out: int
+    """Accepted by the stream below."""
+    frames_in: int
+    """0 on the client's side, which does not count."""
+    frames_out: int
+    writes: int
+    unsent_bytes: int
+
+
+class ReplayedStream(trio.abc.HalfCloseableStream):
+    """A stream whose beginning was read to learn what it is; it is read again here, then the stream goes on.
+
+    `head` comes first. What follows, `rest` and then the stream itself, comes only after `release()`:
+    a client that does not wait for the answer to its upgrade has its first message read behind that answer,
+    not before it (bug of several gateways: the message is lost, or taken for an offence).
+    """
+
+    def __init__(self, inner: trio.abc.Stream, head: bytes, rest: bytes = b"") -> None:
+        self.inner = inner
+        self._head = head
+        self._rest = rest
+        self._released = trio.Event()
+
+    def release(self) -> None:
+        """The answer is on its way: the rest may be read. Idempotent, not a checkpoint."""
+        self._released.set()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """As the stream below, from the beginning."""
+        if self._head:
+            await trio.lowlevel.checkpoint()
+            part, self._head = self._head[:max_bytes], self._head[len(self._head[:max_bytes]) :]
+            return part
+        if not self._released.is_set():
+            await self._released.wait()
+        if self._rest:
+            await trio.lowlevel.checkpoint()
+            part, self._rest = self._rest[:max_bytes], self._rest[len(self._rest[:max_bytes]) :]
+            return part
+        return await self.inner.receive_some(max_bytes)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """As the stream below."""
+        await self.inner.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """As the stream below."""
+        await self.inner.wait_send_all_might_not_block()
+
+    async def send_eof(self) -> None:
+        """As the stream below; nothing if that cannot be closed by halves, as TLS."""
+        if isinstance(self.inner, trio.abc.HalfCloseableStream):
+            await self.inner.send_eof()
+        else:
+            await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        """As the stream below."""
+        await self.inner.aclose()
+
+
+def plain_socket(stream: trio.abc.Stream) -> trio.socket.SocketType | None:
+    """The socket whose bytes the stream's are; None if something lies between, as TLS or a test."""
+    below = stream.inner if isinstance(stream, ReplayedStream) else stream
+    return below.socket if isinstance(below, trio.SocketStream) else None

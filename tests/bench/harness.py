@@ -1,0 +1,285 @@
+"""What the benchmarks share: a server in a process of its own, a client that costs little, honest ratios.
+
+The measured server is asked over a pipe for its own CPU time, so the client's cost never enters.
+Variants run round-robin in random order within a block; a ratio is taken inside a block, and its median and range over
+the blocks are printed. One server process holds every variant: same heap, same collector, same core.
+"""
+
+import argparse
+import gc
+import multiprocessing
+import random
+import resource
+import socket
+import statistics
+import time
+import tracemalloc
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import attrs
+import orjson
+import trio
+
+from engine.frames import TEXT, frame
+
+Question = Callable[..., Any]
+Start = Callable[[trio.Nursery, Any], Awaitable[Mapping[str, Question]]]
+"""Starts the server's tasks; what it returns can be asked for by name from outside."""
+
+SHED_SECONDS = 20.0
+"""A client that hears nothing for so long gives up: the run failed."""
+
+
+# --- the server ----------------------------------------------------------------------------------------------------
+
+
+class ServerProcess:
+    """The measured side; made by `server_process`."""
+
+    def __init__(self, pipe: "Connection[Any, Any]") -> None:
+        self._pipe = pipe
+
+    def ask(self, name: str, *args: Any) -> Any:
+        """Ask the server; it answers from inside its own loop."""
+        self._pipe.send((name, args))
+        return self._pipe.recv()
+
+    @contextmanager
+    def cpu_seconds(self) -> Iterator[list[float]]:
+        """Collects garbage first; the list holds the server's CPU time when the block is over."""
+        spent: list[float] = []
+        self.ask("collect")
+        before = self.ask("cpu_seconds")
+        yield spent
+        spent.append(self.ask("cpu_seconds") - before)
+
+
+@contextmanager
+def server_process(start: Start, options: Any = None) -> Iterator[ServerProcess]:
+    """Run `start(nursery, options)` in trio in a new process; both must be importable."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_run_server, args=(theirs, start, options), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        assert ours.recv() == "ready"
+        yield ServerProcess(ours)
+        ours.send(("stop", ()))
+    finally:
+        process.join(timeout=10)
+        process.kill()
+
+
+def _run_server(pipe: "Connection[Any, Any]", start: Start, options: Any) -> None:
+    trio.run(_answer_questions, pipe, start, options)
+
+
+async def _answer_questions(pipe: "Connection[Any, Any]", start: Start, options: Any) -> None:
+    async with trio.open_nursery() as nursery:
+        questions = {**_COMMON, **await start(nursery, options)}
+        pipe.send("ready")
+        while True:
+            await trio.lowlevel.wait_readable(pipe.fileno())
+            name, args = pipe.recv()
+            if name == "stop":
+                nursery.cancel_scope.cancel()
+                return
+            pipe.send(questions[name](*args))
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def _traced_bytes() -> int:
+    """Memory held by Python objects; tracing starts with the first question."""
+    if not tracemalloc.is_tracing():
+        tracemalloc.start()
+    return tracemalloc.get_traced_memory()[0]
+
+
+_COMMON: dict[str, Question] = {
+    "collect": gc.collect,
+    "cpu_seconds": time.process_time,
+    "resident_bytes": resident_bytes,
+    "traced_bytes": _traced_bytes,
+}
+
+
+# --- the client ----------------------------------------------------------------------------------------------------
+
+
+class RawClient:
+    """A blocking socket that writes masked frames; what comes back is read as bytes or as frames, never as JSON."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=SHED_SECONDS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._unread = bytearray()
+        self.socket.sendall(
+            b"GET /v1/responses?dialect=append HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+            b"Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        while b"\r\n\r\n" not in self._unread:  # the server says nothing more before it is asked
+            self.wait_first_byte()
+        assert self._unread.startswith(b"HTTP/1.1 101"), self._unread
+        self._unread.clear()
+
+    def send(self, event: Mapping[str, Any]) -> None:
+        """One text frame."""
+        self.send_frame(text_frame(event))
+
+    def send_frame(self, whole_frame: bytes) -> None:
+        """A frame made before, so that its making is not timed."""
+        self.socket.sendall(whole_frame)
+
+    def wait_first_byte(self) -> None:
+        """Wait for more bytes and keep them for `read_frame`."""
+        self._unread += self.read_some()
+
+    def read_frame(self) -> bytes:
+        """The payload of the next whole frame."""
+        start, size = 2, self._byte(1)
+        if size >= 126:
+            start = 4 if size == 126 else 10
+            self._byte(start - 1)
+            size = int.from_bytes(self._unread[2:start], "big")
+        while len(self._unread) < start + size:
+            self.wait_first_byte()
+        payload = bytes(self._unread[start : start + size])
+        del self._unread[: start + size]
+        return payload
+
+    def read_until(self, kind: str) -> bytes:
+        """Frames up to the first event of this type, which is returned."""
+        mark = b'{"type":"%b"' % kind.encode()
+        while not (payload := self.read_frame()).startswith(mark):
+            pass
+        return payload
+
+    def _byte(self, at: int) -> int:
+        while len(self._unread) <= at:
+            self.wait_first_byte()
+        return self._unread[at]
+
+    def read_some(self) -> bytes:
+        """What is there; at least one byte."""
+        data = self.socket.recv(1 << 18)
+        assert data, "the server hung up"
+        return data
+
+    def close(self) -> None:
+        """Hang up."""
+        self.socket.close()
+
+
+def text_frame(event: Mapping[str, Any]) -> bytes:
+    """An event as a client sends it."""
+    return frame(TEXT, orjson.dumps(event), masked=True)
+
+
+class MarkCounter:
+    """Counts marks in a stream of chunks, also those that are cut in two."""
+
+    def __init__(self, *marks: bytes) -> None:
+        self.counts = dict.fromkeys(marks, 0)
+        self._keep = max(map(len, marks)) - 1
+        self._tail = b""
+
+    def feed(self, data: bytes) -> None:
+        """The next chunk."""
+        window = self._tail + data
+        for mark in self.counts:
+            # a mark that lies whole in the tail was counted with the chunk before
+            self.counts[mark] += window.count(mark) - self._tail.count(mark)
+        self._tail = window[-self._keep :]
+
+
+def create(*, stream_id: str | None = None, text: str = "go") -> dict[str, Any]:
+    """A small `response.create` with one tool."""
+    lane = {} if stream_id is None else {"stream_id": stream_id}
+    tool = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+    return {"type": "response.create", "model": "simulated", "input": text, "tools": [tool], **lane}
+
+
+def append(call_id: str, output: str, *, stream_id: str | None = None) -> dict[str, Any]:
+    """The answer to one call."""
+    lane = {} if stream_id is None else {"stream_id": stream_id}
+    answer = {"type": "function_call_output", "call_id": call_id, "output": output}
+    return {"type": "response.append", "input": [answer], **lane}
+
+
+# --- ratios --------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Spread:
+    """A number measured several times."""
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The middle one."""
+        return statistics.median(self.values)
+
+    def __str__(self) -> str:
+        return f"{self.median:.3f} ({min(self.values):.3f} to {max(self.values):.3f}, n={len(self.values)})"
+
+
+def in_blocks(
+    variants: Mapping[str, Callable[[], float]], blocks: int, *, seed: int = 0
+) -> dict[str, list[float]]:
+    """Each variant once a block, in random order; one block before the first is the warm-up and is thrown away."""
+    order = random.Random(seed)
+    measured: dict[str, list[float]] = {name: [] for name in variants}
+    for block in range(-1, blocks):
+        for name in order.sample(list(variants), len(variants)):
+            value = variants[name]()
+            if block >= 0:
+                measured[name].append(value)
+    return measured
+
+
+def ratio(measured: Mapping[str, Sequence[float]], of: str, to: str) -> Spread:
+    """`of` divided by `to`, block by block."""
+    return Spread(tuple(a / b for a, b in zip(measured[of], measured[to], strict=True)))
+
+
+class Verdicts:
+    """Prints each target with PASS or MISS and remembers whether all were met; a smoke run misses nothing."""
+
+    def __init__(self, *, quick: bool) -> None:
+        self._quick = quick
+        self.missed = 0
+
+    def at_most(self, what: str, value: float, bound: float, unit: str = "") -> None:
+        """A target of the form "at most"."""
+        met = value <= bound
+        self.missed += not met and not self._quick
+        print(
+            f"{'    ' if self._quick else 'PASS' if met else 'MISS'}  {what}: {value:.3f}{unit}, target at most {bound:.3f}{unit}"
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """0 if every target was met."""
+        return min(self.missed, 1)
+
+
+def is_quick(description: str | None, arguments: Sequence[str] | None = None) -> bool:
+    """Read the command line: `--quick` is a smoke run that proves nothing about speed."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a smoke run: too short to judge speed by")
+    quick: bool = parser.parse_args(arguments).quick
+    if quick:
+        print("--quick: a smoke run; its numbers judge nothing")
+    return quick
