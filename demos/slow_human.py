@@ -1,7 +1,8 @@
 """A tool that is a person: the response stays suspended for a day and goes on as if nothing had been.
 
 Time is virtual here, everything else is real. Suspended, the rollout holds no sampler slot; keep-alive pings pass every
-30 s, and the deadline of a suspension is switched off by the limit `suspend_timeout_seconds=0`.
+30 s, the deadline of a suspension is switched off by the limit `suspend_timeout_seconds=0`, and the connection may be
+older than the usual hour.
 """
 
 import trio
@@ -35,7 +36,7 @@ async def main() -> None:
     reports: list[RolloutReport] = []
     engine = Engine.make(
         PolicySampler(program(model)),
-        limits=Limits(suspend_timeout_seconds=0),
+        limits=Limits(suspend_timeout_seconds=0, max_connection_seconds=2 * DAY_SECONDS),
         clock_ns=lambda: int(trio.current_time() * 1e9),
         on_report=reports.append,
     )

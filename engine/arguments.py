@@ -6,6 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+from engine.pointers import DEFAULT_PLACE, pointed
+
 DEFAULT_KEY_VARIABLE: Final = "SUSPENDED_API_KEY"
 
 _CODES = """\
@@ -97,7 +99,7 @@ def make_parser() -> ArgumentParser:
     )
     for add, epilog, summary in (
         (_add_demo, _DEMO_EPILOG, "watch an agent repair a program in one suspended response"),
-        (_add_serve, _SERVE_EPILOG, "serve the engine by WebSocket"),
+        (_add_serve, _SERVE_EPILOG, "serve the engine by WebSocket and HTTP"),
         (_add_call, _CALL_EPILOG, "run one rollout against any server of the append or inject form"),
     ):
         add(
@@ -165,6 +167,12 @@ def _add_serve(parser: _Parser) -> None:
     )
     add("--key-env", metavar="NAME", help=f"variable that holds the key (default: {DEFAULT_KEY_VARIABLE})")
     add("--trace", type=Path, metavar="FILE", help="write every connection in the trace format (JSON lines)")
+    add(
+        "--store",
+        type=Path,
+        metavar="FILE",
+        help="keep responses and their usage in this SQLite file (default: in memory)",
+    )
     add("--limits", type=Path, metavar="FILE", help="TOML file of limits")
     add(
         "--limit",
@@ -173,7 +181,7 @@ def _add_serve(parser: _Parser) -> None:
         metavar="NAME=VALUE",
         help="one limit; may be given several times",
     )
-    parser.more = _limit_table
+    parser.more = _clients_and_limits
     parser.set_defaults(command="serve")
 
 
@@ -222,6 +230,11 @@ def _port(text: str) -> int:
 
 
 _port.__name__ = "port"
+
+
+def _clients_and_limits() -> str:
+    clients = [f"  {line}".rstrip() for line in pointed(DEFAULT_PLACE)]
+    return "\n".join(["clients, each with its lines:", *clients, _limit_table()])
 
 
 def _limit_table() -> str:

@@ -16,12 +16,14 @@ from typing import Any, Final
 
 import attrs
 
+from engine.hosted import HostedCall
 from engine.samplers.base import CallInput, CallStart
 from engine.stages import Tool, ToolTable
 from protocol import events
 from protocol.dialects import Dialect
 from protocol.events import OutputItemAdded, OutputItemDone, ServerEvent
 from protocol.items import (
+    CALLS,
     CustomToolCall,
     FunctionCall,
     Item,
@@ -37,21 +39,8 @@ Emit = Callable[[ServerEvent], None]
 NewId = Callable[[str], str]
 
 
-@attrs.define
-class HostedCall:
-    """A whole call of a hosted tool, not written yet."""
-
-    item_id: str
-    label: str
-    name: str
-    pieces: list[str]
-    place: int
-    """How many calls of the rollout began before it: hosted calls are written in the order in which they began."""
-
-    @property
-    def arguments(self) -> str:
-        """The JSON text; a call without any is an empty object."""
-        return "".join(self.pieces) or "{}"
+class ItemBoundary(Exception):  # noqa: N818  # not an error: how a segment is left between two items
+    """An item is done, and `Assembly.stops_after_item` asked for that."""
 
 
 @attrs.define
@@ -82,6 +71,7 @@ class Assembly:
         "client_calls",
         "hosted",
         "items",
+        "stops_after_item",
     )
 
     def __init__(
@@ -100,6 +90,8 @@ class Assembly:
         self.hosted: list[HostedCall] = []
         self.client_calls = 0
         """Calls of this segment that a client must run."""
+        self.stops_after_item = False
+        """Somebody waits for the end of the item that is being written (`ItemBoundary`)."""
 
     # --- parts -------------------------------------------------------------------------------------------------
 
@@ -217,6 +209,12 @@ class Assembly:
         hosted = HostedCall(self._new_id("mcp"), label, call.tool.name, call.pieces, call.place)
         insort(self.hosted, hosted, key=attrgetter("place"))
 
+    def write_whole(self, item: Item) -> None:
+        """The two events of an item that nobody writes piece by piece."""
+        self._emit(OutputItemAdded(len(self.items), item))
+        self.items.append(item)
+        self._emit(OutputItemDone(len(self.items) - 1, item))
+
     def write_hosted_start(self, call: HostedCall) -> None:
         """The events of a hosted call up to the moment its tool answers."""
         index = len(self.items)
@@ -245,6 +243,9 @@ class Assembly:
         self._open = None
         self.items.append(item)
         self._emit(OutputItemDone(len(self.items) - 1, item))
+        # a call is answered before anything else, and the item of a hosted one ends outside of a segment
+        if self.stops_after_item and not isinstance(item, (*CALLS, McpCall)):
+            raise ItemBoundary
 
 
 @attrs.frozen

@@ -270,7 +270,6 @@ class _Tools:
         ):
             return
         outputs, self._ready = tuple(self._ready), []
-        record.pending.commit(record.pending.check(outputs))
         self._client.send(form.answer(record.response_id, outputs))
 
 

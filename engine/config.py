@@ -53,6 +53,8 @@ class Limits:
     """Responses of one connection that sample at once (reference 4.5); suspended ones do not count."""
     max_lanes: int = attrs.field(default=32, validator=_positive)
     """Named lanes of one connection (reference 4.5)."""
+    max_pending_steers: int = attrs.field(default=32, validator=_positive)
+    """Steers of one response that wait for its successor (reference 4.7)."""
     max_ended_responses: int = attrs.field(default=128, validator=_positive)
     """Ended ids a connection remembers, to refuse late injects by name (reference 5B.2 rule 6)."""
     max_held_outputs: int = attrs.field(default=4096, validator=_positive)
@@ -98,6 +100,12 @@ class Limits:
     # --- connections ------------------------------------------------------------------------------------------
     max_connections: int = attrs.field(default=2048, validator=_positive)
     """Connections of the server, handshakes included; more are refused with 429."""
+    max_connections_per_key: int = attrs.field(default=256, validator=_positive)
+    """WebSocket connections of one key; more are refused with 429 (reference 4.7). Without keys there is no such limit."""
+    max_connection_seconds: float = attrs.field(default=3600.0, validator=_positive)
+    """A WebSocket connection that is older refuses new creates and is closed with 1001 (reference 4.7)."""
+    age_grace_seconds: float = attrs.field(default=60.0, validator=_at_least_zero)
+    """How long what samples at that age may go on (reference 4.7)."""
     handshake_timeout_seconds: float = attrs.field(default=5.0, validator=_positive)
     """From the accepted socket to the whole upgrade request."""
     ping_interval_seconds: float = attrs.field(default=30.0, validator=_positive)

@@ -4,24 +4,35 @@ The reader decodes, dispatches by a table and reads on. Appends and injects are 
 creates go to their lane (`engine.lanes`). What a client does wrong gets a typed answer and the connection lives on.
 A rollout's events go straight to the transport's buffer; only the transport writes to the socket.
 
+Longer than other modules here: whatever decides the order of a client's frames is in one place.
+
 When the connection ends, each rollout is stopped, runs its post-inference, and only then the nursery closes.
 """
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import attrs
 import trio
 
+from engine.age import AgeLimit
+from engine.cache import ConnectionCache
+from engine.compact import threshold_of
+from engine.compact_request import start_of
 from engine.engine import Engine
+from engine.keeping import keep, restored
 from engine.lanes import Lane, Lanes, QueuedCreate
 from engine.ledger import Ledger, Stage
 from engine.recorder import Recorder
 from engine.rollout import Rollout
 from engine.scheduler import SlotPool
+from engine.snapshot import Snapshot
+from engine.steering import check_steer
 from engine.transport import Transport, TransportClosed
+from engine.wire_outbox import WireOutbox
 from protocol.dialects import Ending
 from protocol.errors import RemoteProtocolError, refusal
 from protocol.events import (
@@ -30,7 +41,9 @@ from protocol.events import (
     ResponseInject,
     ResponseProcessed,
     ResponseSteer,
-    ServerEvent,
+    SteerAccepted,
+    SteerFailed,
+    SteerPending,
 )
 from protocol.session import Record, ServerSession, inject_failed, steer_failed
 from protocol.states import ResponseState
@@ -58,19 +71,31 @@ class Connection:
         recorder: Recorder,
         *,
         append: bool,
+        owner: str = "",
         model: str | None = None,
+        check: Callable[[str | None], None] = lambda _stream_id: None,
     ) -> None:
-        """`append`: the client opted into the prototype at the handshake; `model`: for creates without one (1.2)."""
+        """`append`: the client opted into the prototype at the handshake; `model`: for creates without one (1.2).
+
+        `owner`: whose responses these are, in the store.
+
+        `check`: asked for every frame, with its lane, whether the client may still send any; `RemoteProtocolError`.
+        """
         self._engine = engine
         self._transport = transport
         self._recorder = recorder
         self._session = ServerSession(append=append)
+        self._owner = owner
         self._model = model
+        self._check = check
         self._lanes = Lanes(engine.limits)
+        self._cache = ConnectionCache(engine.limits)
         self._slots = SlotPool(engine.limits.max_in_flight)
         self._open: dict[str, Rollout] = {}
         self._ended: OrderedDict[str, Record] = OrderedDict()
-        self._draining = False
+        self._closing: RemoteProtocolError | None = None
+        """Why no create is taken any more."""
+        self._age = AgeLimit(self, transport.aclose, engine.limits)
         self._ended_one = trio.Event()
         self._handlers: Mapping[type, Callable[[Any, int, Ledger], None]] = {
             ResponseCreate: self._on_create,
@@ -93,6 +118,7 @@ class Connection:
         closed = TransportClosed(1006, "")
         try:
             async with trio.open_nursery() as self._nursery:
+                self._nursery.start_soon(self._age.run)
                 try:
                     await self._read()
                 except TransportClosed as error:
@@ -100,6 +126,7 @@ class Connection:
                 finally:
                     self._disconnect()
         finally:
+            await self._cache.aclose()
             self._recorder.hook("connection_close", {"by": _who_closed(closed), "code": closed.code})
             self._recorder.close()
 
@@ -115,23 +142,33 @@ class Connection:
             try:
                 event = self._session.receive(text)
                 ledger.enter(Stage.OTHER)
+                self._check(getattr(event, "stream_id", None))
                 self._handlers[type(event)](event, len(text), ledger)
             except RemoteProtocolError as error:
                 self._refuse(error, error.stream_id)
             self._transport.flush()
 
     def _disconnect(self) -> None:
+        self._age.stop()
         self._lanes.drop_queued()
         for rollout in self._open.values():
             rollout.stop(Ending.DISCONNECTED)
 
     def drain(self) -> None:
         """The server is shutting down: suspended rollouts end, nothing new starts; sampling ones may finish."""
-        self._draining = True
+        self.wind_down(refusal("overloaded"))
+
+    def wind_down(self, why: RemoteProtocolError) -> None:
+        """As `drain`, for a reason that is told to whoever asks for more; the first one stays."""
+        self._closing = self._closing or why
         for lane in self._lanes.drop_queued():
-            self._refuse(refusal("overloaded"), lane.stream_id)
+            self._refuse(self._closing, lane.stream_id)
         for rollout in self._open.values():
             rollout.stop_at_pause(Ending.DRAINED)
+
+    def announce(self, why: RemoteProtocolError) -> None:
+        """Tell the client, for the connection as a whole."""
+        self._refuse(why, None)
 
     async def wait_idle(self) -> None:
         """Wait until no rollout is alive. A checkpoint."""
@@ -148,6 +185,14 @@ class Connection:
         rollout.stop(Ending.CANCELLED)
         return True
 
+    def rollout(self, response_id: str) -> Rollout | None:
+        """A rollout of this connection that is alive."""
+        return self._open.get(response_id)
+
+    def forget(self, response_id: str) -> None:
+        """A response was deleted: nothing here may continue it any more."""
+        self._cache.forget_response(response_id)
+
     def cut(self) -> None:
         """The time for draining is over."""
         for rollout in self._open.values():
@@ -156,8 +201,11 @@ class Connection:
     # --- frames --------------------------------------------------------------------------------------------------
 
     def _on_create(self, create: ResponseCreate, size_bytes: int, ledger: Ledger) -> None:
-        if self._draining or self._engine.open_rollouts >= self._engine.limits.max_open_rollouts:
-            self._refuse(refusal("overloaded"), create.stream_id)
+        why = self._closing
+        if why is None and self._engine.open_rollouts >= self._engine.limits.max_open_rollouts:
+            why = refusal("overloaded")
+        if why is not None:
+            self._refuse(why, create.stream_id)
             return
         try:
             lane = self._lanes.lane(create.stream_id)
@@ -209,22 +257,31 @@ class Connection:
             rollout.ledger.claim(Stage.DECODE, ledger.spent_ns(Stage.DECODE))
 
     def _on_steer(self, steer: ResponseSteer, _size_bytes: int, _ledger: Ledger) -> None:
-        """No form steers yet; each submission is answered all the same (reference 4.6)."""
         response_id = steer.previous_response_id
         rollout = self._open.get(response_id)
         record = rollout.record if rollout is not None else self._ended.get(response_id)
-        if record is None:
-            self._send(
-                self._session.answer_unknown_steer(
-                    steer, refusal("response_not_found", response_id=response_id)
-                )
-            )
-        elif steer.fault is not None:
-            self._send(record.send(steer_failed(steer, refusal("steer_input", reason=steer.fault))))
+        if record is None or record.state is ResponseState.IDLE:
+            error = refusal("response_not_found", response_id=response_id)
+            self._send(self._session.answer_unknown_steer(steer, error))
+            return
+        try:
+            accepted = self._steer(steer, record, rollout)
+        except RemoteProtocolError as error:
+            self._send(record.send(steer_failed(steer, error)))
         else:
-            self._send(
-                record.send(steer_failed(steer, refusal("steering_not_supported", response_id=response_id)))
-            )
+            self._send(record.send(accepted))
+
+    def _steer(self, steer: ResponseSteer, record: Record, rollout: Rollout | None) -> SteerAccepted:
+        check_steer(steer)
+        # a compacting create has a beginning of its own, which a successor would repeat (reference 4.6)
+        compacts = rollout is not None and threshold_of(rollout.create.context_management) is not None
+        if not record.dialect.steerable or compacts:
+            raise refusal("steering_not_supported", response_id=record.response_id)
+        if rollout is None or rollout.over:
+            raise refusal("already_completed", response_id=record.response_id)
+        accepted = self._lanes.lane(record.stream_id).steering.accept(steer, self._engine.new_id("steer"))
+        rollout.steer()
+        return accepted
 
     def _on_processed(self, _event: ResponseProcessed, _size_bytes: int, _ledger: Ledger) -> None:
         """Sent by some Codex builds, ignored (reference 4.2)."""
@@ -238,39 +295,77 @@ class Connection:
         lane.busy = False
 
     async def _run_create(self, lane: Lane, queued: QueuedCreate) -> None:
-        create = queued.create
+        steering = lane.steering
+        create = steering.joined(queued.create)
+        is_successor = steering.takes(create)
         if create.model is None:
             create = attrs.evolve(create, model=self._model)
         record = self._session.open(
             self._engine.new_id("resp"), self._session.dialect_of(create), lane.stream_id
         )
         rollout = Rollout(
-            self._engine, create, record, self._outbox(record), slots=(self._slots,), ledger=queued.ledger
+            self._engine,
+            create,
+            record,
+            self._outbox(record),
+            slots=(self._slots,),
+            ledger=queued.ledger,
+            keep_warm=True,
+            begun=steering.applied if is_successor else None,
+            keep=partial(keep, self._engine, self._owner),
         )
         lane.rollout = self._open[record.response_id] = rollout
         self._engine.open_rollouts += 1
         if lane.queue:
             rollout.stop_at_pause(Ending.ABANDONED)
-        parent_lane: Lane | None = None
+        parent, continues_own = None, False
+        failed = False
         try:
-            parent = None
             if create.previous_response_id is not None:
-                parent_lane, parent = self._lanes.parent_of(create.previous_response_id)
-            await rollout.run(parent)
+                continues_own, parent = await self._parent(create.previous_response_id, lane)
+            start = await start_of(self._engine, create, parent, self._owner)
+            rollout.create, rollout.preface = start.create, start.preface
+            await rollout.run(start.parent)
+            failed = record.state is ResponseState.FAILED and not rollout.cancelled
         except RemoteProtocolError as error:
+            failed = True
             self._refuse(error, lane.stream_id)
-            self._evict(lane, parent_lane)
+            self._tell_steers(
+                create.previous_response_id, steering.fail(error.message) if is_successor else ()
+            )
         finally:
             self._forget(lane, rollout)
-        if record.state.name == "FAILED" and not rollout.cancelled:
-            self._evict(lane, parent_lane)
-        if rollout.snapshot is not None:
-            self._lanes.remember(lane, rollout.snapshot)
+            if failed and continues_own:
+                self._cache.forget(lane.stream_id)  # a failed continuation evicts its parent (reference 4.4)
+            if rollout.snapshot is not None:
+                self._cache.remember(lane.stream_id, rollout.snapshot)
+            self._go_on_steered(lane, rollout)
+        await self._cache.close_dropped()
 
-    def _evict(self, lane: Lane, parent_lane: Lane | None) -> None:
-        """A continuation failed: its parent goes, if it was this lane's own latest (reference 4.4)."""
-        if parent_lane is lane:
-            lane.latest = None
+    async def _parent(self, response_id: str, lane: Lane) -> tuple[bool, Snapshot]:
+        """The response to go on from, and whether it is the lane's own latest; else as the store has it (reference 4.4)."""
+        try:
+            found_lane, snapshot = self._cache.find(response_id)
+        except RemoteProtocolError:
+            return False, await restored(self._engine, self._owner, response_id)
+        return found_lane == lane.stream_id, snapshot
+
+    def _go_on_steered(self, lane: Lane, rollout: Rollout) -> None:
+        """The submissions to a response that has ended: a successor, a wait for outputs, or back to the user."""
+        steering, record = lane.steering, rollout.record
+        self._tell_steers(record.response_id, steering.response_ended(rollout.snapshot))
+        successor = steering.successor(rollout.create, rollout.snapshot)
+        if successor is not None and self._closing is not None:
+            self._tell_steers(record.response_id, steering.fail("the connection is being closed."))
+        elif successor is not None:
+            self._lanes.put_first(lane, QueuedCreate(successor, 0, Ledger(self._engine.clock_ns)))
+
+    def _tell_steers(self, response_id: str | None, told: Iterable[SteerPending | SteerFailed]) -> None:
+        record = self._ended.get(response_id or "")
+        for event in told:
+            if record is not None:
+                self._send(record.send(event))
+        self._transport.flush()
 
     def _forget(self, lane: Lane, rollout: Rollout) -> None:
         lane.rollout = None
@@ -286,8 +381,8 @@ class Connection:
 
     # --- sending -------------------------------------------------------------------------------------------------
 
-    def _outbox(self, record: Record) -> "_Outbox":
-        return _Outbox(record, self._send, self._transport, self._recorder)
+    def _outbox(self, record: Record) -> WireOutbox:
+        return WireOutbox(record, self._send, self._transport, self._recorder)
 
     def _refuse(self, error: RemoteProtocolError, stream_id: str | None) -> None:
         self._send(self._session.refuse(error, stream_id))
@@ -306,29 +401,3 @@ def _who_closed(closed: TransportClosed) -> str:
     if closed.by_us:
         return "server"
     return "network" if closed.code == 1006 else "client"  # 1006: no close frame came
-
-
-@attrs.frozen
-class _Outbox:
-    """A rollout's way to its client."""
-
-    _record: Record
-    _send: Callable[[bytes], None]
-    _transport: Transport
-    _recorder: Recorder
-
-    def emit(self, event: ServerEvent) -> None:
-        self._send(self._record.send(event))
-
-    def flush(self) -> None:
-        self._transport.flush()
-
-    async def wait_writable(self) -> None:
-        try:
-            await self._transport.wait_writable()
-        except TransportClosed:
-            # the reader has seen it too; wait for it to stop this rollout
-            await trio.sleep_forever()
-
-    def hook(self, name: str, members: Mapping[str, Any]) -> None:
-        self._recorder.hook(name, members)

@@ -6,10 +6,11 @@ A value, so that a simulation can bring its own ids and clocks, and a test its o
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
+from engine.compact import Compactor
 from engine.config import DEFAULT_LIMITS, Limits
 from engine.hosted import HostedTool, HostedTools
 from engine.ledger import Clock, LedgerReport, monotonic_ns
@@ -17,6 +18,7 @@ from engine.models import ModelEntry, ModelTable
 from engine.samplers.base import Sampler
 from engine.scheduler import SlotPool
 from engine.stages import Classify, Persist, Resolve, RolloutUsage, Validate
+from engine.storage import MemoryStore, Store
 
 MakeSampler = Callable[[str], Sampler]
 
@@ -45,6 +47,8 @@ class RolloutReport:
     matches: tuple[str, ...]
     """Names of what the classifier found."""
     ledger: LedgerReport
+    work: Mapping[str, int] = attrs.field(factory=dict)
+    """What the stages did, and what they reused: tokens, characters, tools, items."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain data, one object."""
@@ -54,6 +58,7 @@ class RolloutReport:
             "usage": attrs.asdict(self.usage),
             "matches": list(self.matches),
             "ledger": self.ledger.as_json(),
+            "work": dict(self.work),
         }
 
 
@@ -76,6 +81,12 @@ class Engine:
     wall_seconds: Callable[[], int] = wall_seconds
     new_id: Callable[[str], str] = random_id
     on_report: Callable[[RolloutReport], None] | None = None
+    store: Store = attrs.field(factory=MemoryStore)
+    """Keeps responses with `store: true`."""
+    compactor: Compactor = attrs.field(factory=Compactor)
+    """Makes and reads compaction items."""
+    http_variant: Literal["optimised", "naive"] = "optimised"
+    """Over HTTP: keep contexts between requests (`engine.prefix_cache`), or do all work for the whole history each time."""
     open_rollouts: int = 0
     """Rollouts that have not ended, of all connections."""
 

@@ -36,6 +36,23 @@ class HostedResult:
     error: str | None = None
 
 
+@attrs.define
+class HostedCall:
+    """A whole call of a hosted tool, not written yet."""
+
+    item_id: str
+    label: str
+    name: str
+    pieces: list[str]
+    place: int
+    """How many calls of the rollout began before it: hosted calls are written in the order in which they began."""
+
+    @property
+    def arguments(self) -> str:
+        """The JSON text; a call without any is an empty object."""
+        return "".join(self.pieces) or "{}"
+
+
 class HostedTools:
     """The tools of a server, by label and name."""
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from engine.assembly import Assembly, HostedCall
-from engine.hosted import HostedResult, HostedTools
+from engine.assembly import Assembly
+from engine.hosted import HostedCall, HostedResult, HostedTools
 from engine.outbox import Outbox
 
 

@@ -9,10 +9,10 @@ Each stage lets other rollouts run between two slices of work, so a tool output 
 """
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
-import attrs
 import trio
 
 from engine.context import ITEM_BYTES, Context, Preamble
@@ -21,9 +21,10 @@ from engine.ledger import Ledger, Stage
 from engine.models import ModelEntry
 from engine.samplers.base import Appended, Sampling
 from engine.samplers.base import Prompt as SamplerPrompt
+from engine.snapshot import Snapshot, Tools, Warm
 from engine.stages import CallLedger, Match, Streams, ToolTable, tools_added_by
 from protocol.errors import refusal
-from protocol.events import ResponseCreate
+from protocol.events import Response, ResponseCreate
 from protocol.items import (
     OUTPUTS,
     CustomToolCall,
@@ -39,21 +40,11 @@ Count = Callable[[str], None]
 ClassifyText = Callable[[Streams, str], tuple[Streams, tuple[Match, ...]]]
 
 
-@attrs.frozen
-class Snapshot:
-    """What a rollout leaves behind for a response that continues it (reference 2.5)."""
-
-    response_id: str
-    context: Context
-    calls: CallLedger
-    streams: Streams
-    held_tokens: int
-
-
 class Intake:
     """One rollout's. `count` is told the name of each stage that ran."""
 
     __slots__ = (
+        "_added_tools",
         "_count",
         "_engine",
         "_feed",
@@ -64,9 +55,12 @@ class Intake:
         "_window_tokens",
         "calls",
         "context",
+        "first_item",
         "matches",
         "model",
+        "sampling",
         "tools",
+        "work",
     )
 
     def __init__(self, engine: Engine, ledger: Ledger, count: Count) -> None:
@@ -76,6 +70,10 @@ class Intake:
         self.calls = CallLedger()
         self.tools = ToolTable()
         self.matches: list[str] = []
+        self.work: Counter[str] = Counter()
+        """What was done, and what was there already: tokens, characters, tools, items."""
+        self.sampling: Sampling | None = None
+        self._added_tools: tuple[Tools, ...] = ()
         self._streams = Streams()
         self._held_tokens = 0
         self._feed = array("I")
@@ -85,16 +83,21 @@ class Intake:
     # --- once ----------------------------------------------------------------------------------------------------
 
     async def open(self, create: ResponseCreate, parent: Snapshot | None) -> None:
-        """Pre-inference: validate, resolve, render, classify. `RemoteProtocolError`: the create is refused."""
+        """Pre-inference: validate, resolve, render, classify. `RemoteProtocolError`: the create is refused.
+
+        With a parent only what is new is worked on, as long as instructions and tools are the same.
+        """
         preamble = Preamble(create.instructions, create.tools or ())
         fresh = Context(preamble, slice_bytes=self._engine.limits.work_slice_bytes)
-        context, again = parent.context.continued(preamble) if parent else (fresh, ())
+        self.context, again = parent.context.continued(preamble) if parent else (fresh, ())
         if parent is not None:
             self.calls, self._streams = parent.calls.fork(), parent.streams
-        self.context, reused_tokens = context, len(context)
+        reused_tokens = len(self.context)
         with self._ledger.at(Stage.VALIDATE):
             new = self._engine.validate.context(self.calls, input_items(create))
-            await self._read_tools(create, (*context.items, *again, *new))
+            self.work["validated_items"] += len(new)
+            self.work["reused_items"] += self.context.item_count
+            await self._read_tools(create, parent, new)
             self._count("validate")
         with self._ledger.at(Stage.RESOLVE):
             self.model = self._resolve(create)
@@ -104,35 +107,64 @@ class Intake:
         if self.full:
             raise refusal("context_length")
         await self._classify(new)
-        # a new sampling knows nothing yet: it is fed all; by the parent's account `reused_tokens` may have another size
-        self._held_tokens = parent.held_tokens - reused_tokens if parent and reused_tokens else 0
-        self._feed, self._items = context.tokens_from(0), context.items
+        self.work["reused_tokens"] += reused_tokens
+        self.first_item = self.context.item_count - len(new)
+        self._begin_feed(create, parent if reused_tokens else None, reused_tokens, new)
+
+    def _begin_feed(
+        self, create: ResponseCreate, parent: Snapshot | None, reused_tokens: int, new: tuple[Item, ...]
+    ) -> None:
+        """What the sampling must be given: to the parent's own only what is new, to a fresh one everything."""
+        warm = parent.take_warm(self.model.name, create.tool_choice or "auto") if parent else None
+        if warm is not None:
+            self.sampling, self._held_tokens = warm.sampling, warm.held_tokens
+            self._feed = warm.feed + self.context.tokens_from(reused_tokens)
+            self._items = (*warm.items, *new)
+            return
+        # by the parent's account what was reused may have another size than we spell it
+        self._held_tokens = parent.held_tokens - reused_tokens if parent else 0
+        self._feed, self._items = self.context.tokens_from(0), self.context.items
 
     def _resolve(self, create: ResponseCreate) -> ModelEntry:
         if create.model is None:
             raise refusal("missing", field="model")
         return self._engine.resolve.model(create.model)
 
-    async def _read_tools(self, create: ResponseCreate, items: Sequence[Item]) -> None:
+    async def _read_tools(self, create: ResponseCreate, parent: Snapshot | None, new: Sequence[Item]) -> None:
         """The request's tools, then those that items of the context bring with them (reference 8.1)."""
-        for field, tools in (
-            ("tools", create.tools or ()),
-            *(("input.tools", added) for item in items if (added := tools_added_by(item))),
-        ):
-            steps = self._engine.validate.tools_in_slices(tools, self.tools, field=field)
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as stop:
-                    self.tools = stop.value
-                    break
-                await breathe()
+        tools = create.tools or ()
+        before = parent.added_tools if parent is not None else ()
+        if parent is not None and parent.context.preamble.tools == tools:
+            self.tools = parent.tools
+            self.work["reused_tools"] += len(tools)
+        else:
+            for field, some in (("tools", tools), *(("input.tools", some) for some in before)):
+                await self._add_tools(some, field)
+        added = tuple(some for item in new if (some := tools_added_by(item)))
+        for some in added:
+            await self._add_tools(some, "input.tools")
+        self._added_tools = (*before, *added)
         self._engine.validate.tool_choice(create.tool_choice, self.tools)
 
+    async def _add_tools(self, tools: Tools, field: str) -> None:
+        steps = self._engine.validate.tools_in_slices(tools, self.tools, field=field)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                self.tools = stop.value
+                break
+            await breathe()
+        self.work["read_tools"] += len(tools)
+
     def start(self, create: ResponseCreate, response_id: str) -> Sampling:
-        """Open the model's sampler for this rollout."""
-        prompt = SamplerPrompt(response_id, self.model.name, create.tools or (), create.tool_choice or "auto")
-        return self._engine.sampler_of(self.model).open(prompt)
+        """The sampling of this rollout: the parent's, gone on with, or a new one."""
+        if self.sampling is None:
+            prompt = SamplerPrompt(
+                response_id, self.model.name, create.tools or (), create.tool_choice or "auto"
+            )
+            self.sampling = self._engine.sampler_of(self.model).open(prompt)
+        return self.sampling
 
     # --- again and again -----------------------------------------------------------------------------------------
 
@@ -140,6 +172,7 @@ class Intake:
         """What the client sent: outputs and messages, in the order in which they enter the context."""
         with self._ledger.at(Stage.VALIDATE):
             self.calls.admit(items)
+            self.work["validated_items"] += len(items)
             self._count("validate")
         start = len(self.context)
         await self._render(items)
@@ -170,8 +203,8 @@ class Intake:
 
     @property
     def held_tokens(self) -> int:
-        """The part of it that the model has already."""
-        return max(0, self._held_tokens)
+        """The part of it that the model has already; nothing as long as there is no sampling."""
+        return max(0, self._held_tokens) if self.sampling is not None else 0
 
     def next_segment(self) -> Appended:
         """What the sampling is given; afterwards it has it."""
@@ -184,16 +217,35 @@ class Intake:
         """The model wrote so many tokens."""
         self._held_tokens += tokens
 
-    def snapshot(self, response_id: str) -> Snapshot:
+    def snapshot(self, response_id: str, resource: Response | None = None) -> Snapshot:
         """For a response that continues this one."""
-        return Snapshot(response_id, self.context, self.calls, self._streams, self.input_tokens)
+        return Snapshot(
+            response_id=response_id,
+            context=self.context,
+            calls=self.calls,
+            streams=self._streams,
+            held_tokens=self.input_tokens,
+            tools=self.tools,
+            added_tools=self._added_tools,
+            resource=resource,
+        )
+
+    def let_go(self, create: ResponseCreate) -> Warm | None:
+        """The sampling as it stands, for whoever continues; it is no longer this rollout's."""
+        sampling, self.sampling = self.sampling, None
+        if sampling is None:
+            return None
+        choice = create.tool_choice or "auto"
+        return Warm(sampling, self.model.name, choice, self._held_tokens, self._feed, self._items)
 
     # --- the stages ----------------------------------------------------------------------------------------------
 
     async def _render(self, items: Sequence[Item]) -> None:
         with self._ledger.at(Stage.RENDER):
+            before = len(self.context)
             for _ in self.context.extend_in_slices(items):
                 await breathe()
+            self.work["rendered_tokens"] += len(self.context) - before
             self._count("render")
 
     async def _classify(self, items: Sequence[Item]) -> None:
@@ -213,6 +265,7 @@ class Intake:
         for piece in chain.from_iterable(map(self._slices, texts)):
             self._streams, found = classify(self._streams, piece)
             self.matches.extend(match.name for match in found)
+            self.work["classified_characters"] += len(piece)
             since_breath += ITEM_BYTES + len(piece)
             if since_breath >= self._engine.limits.work_slice_bytes:
                 since_breath = 0

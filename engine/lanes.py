@@ -1,19 +1,16 @@
-"""Lanes of a connection: which rollout runs, which creates wait, what the lane remembers (reference 3.5, 4.5).
+"""Lanes of a connection: which rollout runs, which creates wait (reference 3.5, 4.5).
 
 Inside a lane one response after the other, in the order of the creates; lanes are concurrent.
 A create that waits behind a rollout supersedes it: suspended, the rollout is abandoned at once; sampling, when it
 suspends or ends. So a create that crosses a `response.done` ends the same way in both orders.
 """
 
-from collections import OrderedDict
-
 import attrs
 
 from engine.config import Limits
-from engine.context import held_bytes
-from engine.intake import Snapshot
 from engine.ledger import Ledger
 from engine.rollout import Rollout
+from engine.steering import Steering
 from protocol.errors import refusal
 from protocol.events import ResponseCreate
 
@@ -37,10 +34,9 @@ class Lane:
     """Short, and nearly always empty: an empty deque costs ten times an empty list."""
     busy: bool = False
     """A task runs a create of this lane."""
+    steering: Steering = attrs.field(kw_only=True)
     rollout: Rollout | None = None
     """The response that is being made; None while pre-inference of the first has not begun."""
-    latest: Snapshot | None = None
-    """What the next create may continue (reference 4.4): only the lane's latest response."""
 
 
 class Lanes:
@@ -48,10 +44,9 @@ class Lanes:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._lanes: dict[str | None, Lane] = {None: Lane(None)}
+        self._lanes: dict[str | None, Lane] = {None: Lane(None, steering=Steering(limits.max_pending_steers))}
         self._queued = 0
         self._queued_bytes = 0
-        self._recent: OrderedDict[str | None, None] = OrderedDict()
 
     def lane(self, stream_id: str | None) -> Lane:
         """The lane of this name, made if need be. `RemoteProtocolError`: too many names."""
@@ -59,7 +54,8 @@ class Lanes:
         if lane is None:
             if len(self._lanes) > self._limits.max_lanes:
                 raise refusal("too_many_lanes", limit=self._limits.max_lanes)
-            lane = self._lanes[stream_id] = Lane(stream_id)
+            steering = Steering(self._limits.max_pending_steers)
+            lane = self._lanes[stream_id] = Lane(stream_id, steering=steering)
         return lane
 
     def known(self, stream_id: str | None) -> Lane | None:
@@ -75,6 +71,12 @@ class Lanes:
         self._queued_bytes += queued.size_bytes
         lane.queue.append(queued)
 
+    def put_first(self, lane: Lane, queued: QueuedCreate) -> None:
+        """A create of the server's own goes before those of the client."""
+        self._queued += 1
+        self._queued_bytes += queued.size_bytes
+        lane.queue.insert(0, queued)
+
     def dequeue(self, lane: Lane) -> QueuedCreate:
         """The next create of a lane."""
         queued = lane.queue.pop(0)
@@ -88,29 +90,6 @@ class Lanes:
         for lane in dropped:
             self.dequeue(lane)
         return dropped
-
-    def parent_of(self, response_id: str) -> tuple[Lane, Snapshot]:
-        """The lane whose latest response this is. `RemoteProtocolError`: none here."""
-        for lane in self._lanes.values():
-            if lane.latest is not None and lane.latest.response_id == response_id:
-                return lane, lane.latest
-        raise refusal("previous_not_found", response_id=response_id)
-
-    def remember(self, lane: Lane, snapshot: Snapshot) -> None:
-        """A response has become its lane's latest; over the memory limit the longest unused lane forgets."""
-        lane.latest = snapshot
-        self._recent[lane.stream_id] = None
-        self._recent.move_to_end(lane.stream_id)
-        while self._held_bytes() > self._limits.max_context_bytes and len(self._recent) > 1:
-            oldest, _ = self._recent.popitem(last=False)
-            self._lanes[oldest].latest = None
-
-    def _held_bytes(self) -> int:
-        return held_bytes(lane.latest.context for lane in self._lanes.values() if lane.latest is not None)
-
-    def rollouts(self) -> list[Rollout]:
-        """All rollouts that have not ended."""
-        return [lane.rollout for lane in self._lanes.values() if lane.rollout is not None]
 
     def __len__(self) -> int:
         return len(self._lanes)

@@ -21,31 +21,32 @@ What a crash kills: a sampler's error ends its response; an error of a stage or 
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any, Final
 
 import attrs
 import trio
 
-from engine.assembly import Assembly
+from engine.assembly import Assembly, ItemBoundary
 from engine.config import patience_seconds
+from engine.context import Context
 from engine.engine import Engine, RolloutReport
 from engine.hosted_round import run_hosted_round
 from engine.inbox import Inbox
-from engine.intake import Intake, Snapshot
+from engine.intake import Intake
 from engine.ledger import Ledger, Stage
 from engine.outbox import Outbox
 from engine.resource import resource_at_end, resource_of
-from engine.samplers.base import Sampling
 from engine.scheduler import SlotPool
 from engine.segment import BudgetSpentError, SegmentRun
-from engine.stages import Account, PersistedRollout, Segment
+from engine.snapshot import Snapshot
+from engine.stages import Account, PersistedRollout, RolloutUsage, Segment
 from protocol import events
 from protocol.dialects import Ending, EndRow
 from protocol.errors import CATALOGUE
 from protocol.events import Parked, Response, ResponseCreate, ResponseDone, ServerEvent
-from protocol.items import OUTPUTS
+from protocol.items import OUTPUTS, Item
 from protocol.session import Record
 
 log = logging.getLogger(__name__)
@@ -75,15 +76,26 @@ class Rollout:
         *,
         slots: Sequence[SlotPool] = (),
         ledger: Ledger | None = None,
+        keep_warm: bool = False,
+        begun: Callable[[], None] | None = None,
+        keep: Callable[["Rollout"], Awaitable[None]] | None = None,
     ) -> None:
+        """`keep_warm`: the snapshot holds the open sampling, and its owner closes it; else it is closed at the end.
+
+        `begun`: called when the response exists for the client. `keep`: awaited when it has ended, before that is said.
+        """
         self.create = create
         self.record = record
         self.ledger = ledger or Ledger(engine.clock_ns)
         self.inbox = Inbox(record.pending, max_held=engine.limits.max_held_outputs, accepted=self._accepted)
+        self.preface: Item | None = None
+        """An item that the response shows first, and that is not in its context; set it before `run`."""
         self.snapshot: Snapshot | None = None
         """For a response that continues this one; set at the end, if the ending allows it."""
         self.resource: Response | None = None
         """The response as it began, and from the end on as it ended, also where no event says so."""
+        self.ended = trio.Event()
+        """Set when nothing more will come of it."""
         self.counts: Counter[str] = Counter()
         """How often each stage and hook point ran."""
         self._engine = engine
@@ -96,7 +108,9 @@ class Rollout:
         self._ending: Ending | None = None
         self._endings = record.dialect.sampling_endings
         self._ending_at_pause: Ending | None = None
-        self._sampling: Sampling | None = None
+        self._keep_warm = keep_warm
+        self._begun = begun
+        self._keep = keep
         self._hosted_calls = 0
 
     # --- the sentence --------------------------------------------------------------------------------------------
@@ -127,6 +141,7 @@ class Rollout:
         finally:
             if begun:
                 await self._finish()
+            self.ended.set()
 
     def stop(self, ending: Ending) -> None:
         """End the rollout; the first ending counts. Not a checkpoint."""
@@ -148,6 +163,25 @@ class Rollout:
         now = self._intake.snapshot(self.record.response_id)
         copy = attrs.evolve(now, context=now.context.fork(), calls=now.calls.fork())
         return copy, tuple(self._intake.matches)
+
+    def steer(self) -> None:
+        """End the rollout where the item that is being written ends; calls are answered first. Not a checkpoint."""
+        self._assembly.stops_after_item = True
+
+    @property
+    def context(self) -> Context:
+        """What the model has seen and said, this rollout's part from item `first_item` on."""
+        return self._intake.context
+
+    @property
+    def first_item(self) -> int:
+        """Where this rollout's own input begins in the context."""
+        return self._intake.first_item
+
+    @property
+    def usage(self) -> RolloutUsage:
+        """What was sampled so far."""
+        return self._account.totals
 
     @property
     def over(self) -> bool:
@@ -190,7 +224,11 @@ class Rollout:
         self.resource = resource_of(self.create, self.record.response_id, self._engine.wall_seconds())
         self._emit(events.ResponseCreated(self.resource))
         self._emit(events.ResponseInProgress(self.resource))
+        if self.preface is not None:
+            self._assembly.write_whole(self.preface)
         self._outbox.flush()
+        if self._begun is not None:
+            self._begun()
 
     # --- sampling ------------------------------------------------------------------------------------------------
 
@@ -207,12 +245,16 @@ class Rollout:
             None if budget is None else budget - self._account.totals.output_tokens,
             one_call=self.create.parallel_tool_calls is False,
         )
-        held_tokens = self._intake.held_tokens if self._account.totals.segments else 0
+        held_tokens = self._intake.held_tokens
         appended = self._intake.next_segment()
         try:
-            self._sampling = self._sampling or self._intake.start(self.create, self.record.response_id)
-            async with aclosing(self._sampling.sample(appended)) as steps:
+            sampling = self._intake.start(self.create, self.record.response_id)
+            async with aclosing(sampling.sample(appended)) as steps:
                 await run.run(steps, self.ledger, self._outbox)
+        except ItemBoundary:
+            self._hook("sampler_stop", reason="stop")
+            await self._intake.keep(self._assembly.items[before:])
+            raise _Over(Ending.STEERED) from None
         except BudgetSpentError:
             self._hook("sampler_stop", reason="length")
             self._assembly.cut()
@@ -309,10 +351,14 @@ class Rollout:
         """Post-inference, then the terminal event. Shielded and bounded: what ended the rollout cannot end this."""
         ending = self._ending or Ending.DISCONNECTED
         row = self._endings.get(ending) or self._dialect.sampling_endings[ending]
+        assert self.resource is not None, "a rollout that is finished has begun"
+        self.resource = self._final_resource(self.resource, row)
         with trio.CancelScope(
             shield=True, deadline=trio.current_time() + self._engine.limits.cleanup_seconds
         ):
             await self._post_inference(row)
+            if self._keep is not None:
+                await self._keep(self)
         totals = self._account.totals
         self._hook(
             "post_inference",
@@ -322,18 +368,21 @@ class Rollout:
             },
         )
         if row.parent:
-            self.snapshot = self._intake.snapshot(self.record.response_id)
-        assert self.resource is not None, "a rollout that is finished has begun"
-        self.resource = self._final_resource(self.resource, row)
+            self.snapshot = self._intake.snapshot(self.record.response_id, self.resource)
+            self.snapshot.warm = self._intake.let_go(self.create) if self._stays_warm(row) else None
         if row.frame is not None:
             self._emit(_TERMINAL[row.frame](self.resource))
             self._outbox.flush()
         self._report(row, ending)
 
+    def _stays_warm(self, row: EndRow) -> bool:
+        """A sampling that was cut in a segment is not gone on with."""
+        return self._keep_warm and row.parent and row.status == "completed"
+
     async def _post_inference(self, row: EndRow) -> None:
         try:
-            if self._sampling is not None:
-                await self._sampling.aclose()
+            if self._intake.sampling is not None and not self._stays_warm(row):
+                await self._intake.sampling.aclose()
         except Exception:
             log.exception("closing the sampler of %s failed", self.record.response_id)
         await self._intake.classify_output(self._assembly.items)
@@ -353,7 +402,7 @@ class Rollout:
             response_id=self.record.response_id,
             status=row.status,
             reason=row.reason or (CATALOGUE[row.error].code if row.error else None),
-            items=self._intake.context.items,
+            items=self._intake.context.items_from(self._intake.first_item),
             usage=self._account.totals,
         )
 
@@ -380,6 +429,7 @@ class Rollout:
                     usage=self._account.totals,
                     matches=tuple(self._intake.matches),
                     ledger=self.ledger.report(),
+                    work=dict(self._intake.work),
                 )
             )
 

@@ -3,6 +3,7 @@
 import importlib
 from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -15,9 +16,11 @@ from engine.engine import Engine
 from engine.hosted import HostedTool
 from engine.limit_settings import read_limits
 from engine.models import ModelTable
+from engine.pointers import pointed
 from engine.recorder import TraceFile
 from engine.samplers.registry import make_sampler
 from engine.server import Server, is_loopback
+from engine.store import SqliteStore, StoreError
 
 OK, INTERRUPTED = 0, 130
 
@@ -33,6 +36,8 @@ class ServeSettings:
     """As it was named."""
     key: str | None
     trace: Path | None
+    store: SqliteStore | None = None
+    """What keeps responses, if they are kept in a file."""
 
     @classmethod
     def read(cls, arguments: Namespace, *, key: str | None, trace: Path | None) -> Self:
@@ -43,13 +48,20 @@ class ServeSettings:
                 "Set SUSPENDED_API_KEY, name another variable with --key-env, or leave --host out"
             )
         limits = read_limits(arguments.limits, arguments.limit)
+        engine = _engine(arguments, limits)
+        try:
+            store = SqliteStore(arguments.store, limits) if arguments.store else None
+        except StoreError as error:
+            raise ValueError(f"--store: {error}") from error
+        engine.store = store or engine.store
         return cls(
             host=arguments.host,
             port=arguments.port,
-            engine=_engine(arguments, limits),
+            engine=engine,
             sampler=arguments.sampler,
             key=key,
             trace=trace,
+            store=store,
         )
 
 
@@ -87,6 +99,19 @@ async def serve(settings: ServeSettings, signals: AsyncIterator[int], say: Calla
             trace.close()
 
 
+@asynccontextmanager
+async def kept(store: SqliteStore | None) -> AsyncIterator[None]:
+    """Keep a store running while the block runs; all that it was given is in the file afterwards."""
+    async with trio.open_nursery() as nursery:
+        if store is not None:
+            await nursery.start(store.run)
+        try:
+            yield
+        finally:
+            if store is not None:
+                await store.aclose()
+
+
 async def _serve(
     server: Server, settings: ServeSettings, signals: AsyncIterator[int], say: Callable[[str], None]
 ) -> int:
@@ -104,7 +129,7 @@ async def _serve(
         code = OK
         nursery.cancel_scope.cancel()
 
-    async with trio.open_nursery() as nursery:
+    async with kept(settings.store), trio.open_nursery() as nursery:
         listeners = await nursery.start(run)
         say(how_to_point(settings, listeners[0].socket.getsockname()[1]))
         await anext(signals)
@@ -120,28 +145,13 @@ def how_to_point(settings: ServeSettings, port: int) -> str:
     host = settings.host if is_loopback(settings.host) else "THIS_HOST"
     at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     guard = "a key is required" if settings.key else "no key, this machine only"
-    return f"""\
-serving ws://{at}/v1/responses  (sampler {settings.sampler}; {guard})
-
-Codex CLI 0.107.0, in $CODEX_HOME/config.toml; KEY holds {"the key" if settings.key else "any text"}:
-
-    model = "default"
-    model_provider = "suspended"
-    [model_providers.suspended]
-    name = "suspended"
-    base_url = "http://{at}/v1"
-    env_key = "KEY"
-    wire_api = "responses"
-    supports_websockets = true
-    [features]
-    responses_websockets = true
-
-openai-python and openai-agents:
-
-    client = AsyncOpenAI(api_key=KEY, base_url="http://{at}/v1", websocket_base_url="ws://{at}/v1")
-    model = OpenAIHostedMultiAgentModel("default", client)
-
-From the shell:
-
-    suspended call http://{at}/v1 'hello'
-"""
+    key = "the key" if settings.key else "any text"
+    return "\n".join(
+        (
+            f"serving ws://{at}/v1/responses  (sampler {settings.sampler}; {guard})",
+            "",
+            f"How to point clients here; KEY is {key}.",
+            "",
+            *pointed(at),
+        )
+    )

@@ -1,31 +1,48 @@
 """The server: listeners, the door, one task per connection, and an orderly end.
 
-The door decides before the upgrade: path, key, origin, number of connections (reference 1.2).
+One port, two ways in: the door (`engine.door`) reads a stream's first head and sends it to the WebSocket side or to
+HTTP (`engine.http`). Both ask the same before they let anyone in: path, key, origin, room (reference 1.2).
 A connection's crash ends that connection; a bug in this file ends the process.
 
 Shutting down (`Server.drain`): no new connection, no new create; suspended rollouts end as their dialect says,
 sampling ones may go on for `drain_seconds`; then every connection is closed with 1001.
 """
 
-import hmac
 import logging
-import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from ipaddress import ip_address
 from typing import TypeVar
 
-import attrs
-import orjson
 import trio
 
-from engine.connection import Connection, ConnectionStatistics
+from engine.connection import Connection
+from engine.door import (
+    DoorFailed,
+    Doorkeeper,
+    Knock,
+    answer_the_door,
+    error_body,
+    ids_from,
+    new_request_id,
+)
 from engine.engine import Engine
 from engine.handshake import Handshake, HandshakeFailed, Refusal
+from engine.http import HttpConnection, HttpCounts, say_no
+from engine.http_create import HttpResponses
+from engine.http_stored import StoredResponses
+from engine.live import LiveResponses
+from engine.metrics import Metrics
+from engine.prefix_cache import PrefixCache
+from engine.readings import ServerStatistics, readings
 from engine.recorder import NoRecorder, Recorders
-from engine.scheduler import SlotStatistics
+from engine.routes import HttpSite
 from engine.transport import ServerTransport, serve_transport
 from engine.vocabulary import check_vocabulary
+from protocol.dialects import Ending
 from protocol.errors import RemoteProtocolError, refusal
+from protocol.events import Response
 
 log = logging.getLogger(__name__)
 AnyListener = TypeVar("AnyListener", bound=trio.abc.Listener[trio.abc.Stream])
@@ -37,30 +54,51 @@ ACCEPT_PAUSE_SECONDS = 0.1
 _JSON = ("content-type", "application/json")
 
 
-@attrs.frozen
-class ServerStatistics:
-    """What a server holds."""
-
-    connections: tuple[ConnectionStatistics, ...]
-    slots: SlotStatistics
-
-
 class Server:
-    """Serves an engine. `key`: what clients must show as bearer; None = no key, then loopback clients only."""
+    """Serves an engine. `key`: what clients must show as bearer, or several keys, each with responses of its own.
 
-    def __init__(self, engine: Engine, *, key: str | None = None, trace: Recorders | None = None) -> None:
+    None = no key, then loopback clients only.
+    """
+
+    def __init__(
+        self, engine: Engine, *, key: str | Sequence[str] | None = None, trace: Recorders | None = None
+    ) -> None:
         self.engine = engine
-        self._key = key
+        self.live = LiveResponses(engine.limits)
+        self.prefixes = PrefixCache(engine.limits, engine.classify)
+        self.site = HttpSite(
+            engine=engine,
+            responses=HttpResponses(engine, self.live, self.prefixes),
+            stored=StoredResponses(
+                engine.store,
+                self.live,
+                engine.limits,
+                self._cancel_on_connection,
+                self._forget_on_connections,
+            ),
+            metrics=Metrics(lambda: readings(self.statistics(), self.prefixes.statistics(), engine)),
+            check=lambda exchange: self._check_room(exchange.handshake),
+        )
+        engine.on_report = self.site.metrics.listening(engine.on_report)
+        self._keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+        self.doorkeeper = Doorkeeper(self._keys)
         self._trace = trace
         self._connections: dict[Connection, ServerTransport] = {}
-        self._handshakes = 0
+        self._owners: dict[Connection, str] = {}
+        self._http: set[HttpConnection] = set()
+        self._http_counts = HttpCounts()
+        self._knocking = 0
         self._draining = False
         self._accepting: trio.Nursery | None = None
 
     def statistics(self) -> ServerStatistics:
         """A frozen view."""
         return ServerStatistics(
-            tuple(connection.statistics() for connection in self._connections), self.engine.slots.statistics()
+            tuple(connection.statistics() for connection in self._connections),
+            self.engine.slots.statistics(),
+            len(self._http),
+            self._http_counts.connections,
+            self._http_counts.requests,
         )
 
     # --- the whole life --------------------------------------------------------------------------------------------
@@ -76,7 +114,7 @@ class Server:
 
         `ValueError`: a public address without a key. `OSError`: the port is taken.
         """
-        if self._key is None and not is_loopback(host):
+        if not self._keys and not is_loopback(host):
             raise ValueError(f"refusing to serve {host!r} without a key: set one, or bind 127.0.0.1")
         check_vocabulary()
         await self.run_on(await trio.open_tcp_listeners(port, host=host), task_status=task_status)
@@ -110,6 +148,10 @@ class Server:
 
         False if there is none. Not a checkpoint.
         """
+        for response in self.live:
+            if response.response_id == response_id and not response.rollout.over:
+                response.rollout.stop(Ending.CANCELLED)
+                return True
         return any(connection.cancel(response_id) for connection in self._connections)
 
     def drain(self) -> None:
@@ -117,6 +159,8 @@ class Server:
         self._draining = True
         for connection in self._connections:
             connection.drain()
+        for http in self._http:
+            http.drain()
         if self._accepting is not None:
             self._accepting.cancel_scope.cancel()
 
@@ -124,11 +168,22 @@ class Server:
         async with trio.open_nursery() as nursery:
             for connection in list(self._connections):
                 nursery.start_soon(connection.wait_idle)
+            for http in list(self._http):
+                nursery.start_soon(http.over.wait)
 
     async def _close_all(self) -> None:
         async with trio.open_nursery() as nursery:
             for connection, transport in list(self._connections.items()):
                 nursery.start_soon(self._close, connection, transport)
+            nursery.start_soon(self._close_http)
+
+    async def _close_http(self) -> None:
+        """The same for HTTP: an answer that is cut says so, and its connection ends."""
+        for response in self.live:
+            response.rollout.stop(Ending.DRAINED)
+        with trio.move_on_after(self.engine.limits.cleanup_seconds):
+            for http in list(self._http):
+                await http.over.wait()
 
     async def _close(self, connection: Connection, transport: ServerTransport) -> None:
         """What still samples is cut; its terminal event goes before the close frame, after which nothing may."""
@@ -151,31 +206,79 @@ class Server:
     # --- a connection ----------------------------------------------------------------------------------------------
 
     async def serve(self, stream: trio.abc.Stream) -> None:
-        """Serve one client on any stream, from the upgrade request to the end. Never raises but `Cancelled`."""
-        request_id = f"req_{secrets.token_hex(16)}"
-        self._handshakes += 1
-        in_handshake = True
+        """Serve one client on any stream, from its first request to the end. Never raises but `Cancelled`."""
+        request_id = new_request_id()
+        with self._knock_counted() as let_in:
+            try:
+                knock = await answer_the_door(stream, self.engine.limits)
+                if knock.wants_websocket:
+                    await self._serve_websocket(knock, request_id, let_in)
+                else:
+                    let_in()
+                    await self._serve_http(knock, request_id)
+            except DoorFailed as error:
+                log.info("%s: %s", request_id, printable(str(error)))
+                await self._turn_away(stream, error, request_id)
+            except (
+                HandshakeFailed,
+                RemoteProtocolError,
+            ) as error:  # the latter: its key was revoked meanwhile
+                log.info("%s: no upgrade: %s", request_id, printable(str(error)))
+            except Exception:
+                log.exception("%s: connection crashed", request_id)
+
+    async def _turn_away(self, stream: trio.abc.Stream, error: DoorFailed, request_id: str) -> None:
+        if error.answer is not None:
+            await say_no(stream, error.answer, request_id, self.engine.limits)
+        with trio.CancelScope(shield=True):
+            await trio.aclose_forcefully(stream)
+
+    async def _serve_http(self, knock: Knock, request_id: str) -> None:
+        connection = HttpConnection(
+            knock, self.engine.limits, self.site, ids_from(request_id), self._http_counts
+        )
+        self._http_counts.connections += 1
+        self._http.add(connection)
         try:
-            async with serve_transport(stream, self.engine.limits, self._admit, request_id=request_id) as (
-                transport,
-                handshake,
-            ):
-                self._handshakes -= 1
-                in_handshake = False
-                await self._serve_transport(transport, handshake)
-        except HandshakeFailed as error:
-            log.info("%s: no upgrade: %s", request_id, printable(str(error)))
-        except Exception:
-            log.exception("%s: connection crashed", request_id)
+            await connection.run()
         finally:
-            self._handshakes -= in_handshake
+            self._http.discard(connection)
+            await connection.aclose()
+
+    async def _serve_websocket(self, knock: Knock, request_id: str, let_in: Callable[[], None]) -> None:
+        async with serve_transport(
+            knock.replayed(), self.engine.limits, self._admit, request_id=request_id
+        ) as (transport, handshake):
+            let_in()
+            await self._serve_transport(transport, handshake)
+
+    @contextmanager
+    def _knock_counted(self) -> Iterator[Callable[[], None]]:
+        """Whoever is not in yet takes a place as well, until the given function is called, or the end."""
+        self._knocking += 1
+        outside = True
+
+        def let_in() -> None:
+            nonlocal outside
+            self._knocking -= outside
+            outside = False
+
+        try:
+            yield let_in
+        finally:
+            let_in()
 
     async def _serve_transport(self, transport: ServerTransport, handshake: Handshake) -> None:
         append = opted_into_append(handshake)
         recorder = self._trace.recorder("append" if append else "create") if self._trace else NoRecorder()
         model = handshake.query.get("model")
-        connection = Connection(self.engine, transport, recorder, append=append, model=model)
+        owner = self.doorkeeper.owner(handshake)
+        check = partial(self.doorkeeper.check, owner)
+        connection = Connection(
+            self.engine, transport, recorder, append=append, owner=owner, model=model, check=check
+        )
         self._connections[connection] = transport
+        self._owners[connection] = owner
         if self._draining:  # since it was let in
             connection.drain()
         try:
@@ -184,40 +287,48 @@ class Server:
             await transport.aclose(1011, "internal error")
             raise
         finally:
-            del self._connections[connection]
+            del self._connections[connection], self._owners[connection]
 
     # --- the door --------------------------------------------------------------------------------------------------
 
     def _admit(self, handshake: Handshake) -> Refusal | None:
         try:
-            self._check_door(handshake)
+            if handshake.path not in PATHS:
+                raise refusal("not_found")
+            owner = self._check_room(handshake)
+            limit = self.engine.limits.max_connections_per_key
+            if owner and list(self._owners.values()).count(owner) >= limit:
+                raise refusal("too_many_connections")
         except RemoteProtocolError as error:
-            detail = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
-            return Refusal(error.status, orjson.dumps({"error": detail}), (_JSON,))
+            return Refusal(error.status, error_body(error), (_JSON,))
         return None
 
-    def _check_door(self, handshake: Handshake) -> None:
-        if handshake.path not in PATHS:
-            raise refusal("not_found")
-        self._check_key(handshake)
+    def _check_room(self, handshake: Handshake) -> str:
+        """Whose request it is. `RemoteProtocolError`: it may not come in, or there is no room."""
+        owner = self.doorkeeper.owner(handshake)
         if self._draining:
             raise refusal("overloaded")
-        if len(self._connections) + self._handshakes > self.engine.limits.max_connections:
+        open_now = len(self._connections) + len(self._http) + self._knocking
+        if open_now > self.engine.limits.max_connections:
             raise refusal("too_many_connections")
+        return owner
 
-    def _check_key(self, handshake: Handshake) -> None:
-        """Bearer key in constant time; without a key a browser's page on another site is kept out (T1, T2)."""
-        origins = handshake.header_values("origin")
-        if self._key is None:
-            if origins:
-                raise refusal("origin")
-            return
-        shown = handshake.header_values("authorization")
-        expected = f"Bearer {self._key}".encode()
-        if len(shown) != 1 or not hmac.compare_digest(shown[0].encode("latin-1", "replace"), expected):
-            raise refusal("origin" if origins and not shown else "invalid_api_key")
-        if "null" in origins:
-            raise refusal("origin")
+    # --- what HTTP asks of the other side -----------------------------------------------------------------------------
+
+    async def _cancel_on_connection(self, owner: str, response_id: str) -> Response | None:
+        for connection, connection_owner in self._owners.items():
+            rollout = connection.rollout(response_id) if connection_owner == owner else None
+            if rollout is not None and rollout.resource is not None:
+                rollout.stop(Ending.CANCELLED)
+                await rollout.ended.wait()
+                return rollout.resource
+        await trio.lowlevel.checkpoint()
+        return None
+
+    def _forget_on_connections(self, owner: str, response_id: str) -> None:
+        for connection, connection_owner in self._owners.items():
+            if connection_owner == owner:
+                connection.forget(response_id)
 
 
 def opted_into_append(handshake: Handshake) -> bool:

@@ -58,14 +58,14 @@ class Resolve:
     name = "resolve"
 
     def __init__(self, table: ModelTable) -> None:
-        self._table = table
+        self.table = table
         self._found: collections.OrderedDict[str, ModelEntry] = collections.OrderedDict()
 
     def model(self, name: str) -> ModelEntry:
         """The entry that serves `name`. `RemoteProtocolError`: as `ModelTable.find`; refusals are not remembered."""
         entry = self._found.get(name)
         if entry is None:
-            entry = self._found[name] = self._table.find(name)
+            entry = self._found[name] = self.table.find(name)
             if len(self._found) > _RESOLVED_ENTRIES:
                 self._found.popitem(last=False)
         return entry

@@ -365,7 +365,7 @@ def _check_stream_id(data: Mapping[str, Any]) -> None:
         raise refusal("stream_id")
 
 
-def _check_create(data: Mapping[str, Any]) -> None:
+def _check_create(data: dict[str, Any]) -> None:
     for name, (low, high) in RANGES.items():
         value = data.get(name)
         if type(value) is bool:  # an int for Python; its type is refused later
@@ -377,6 +377,9 @@ def _check_create(data: Mapping[str, Any]) -> None:
             raise refusal("unsupported_parameter", field=name)
     if data.get("background") is True:
         raise refusal("unsupported_parameter", field="background")
+    options = data.get("prompt_cache_options")
+    if type(options) is dict and options.get("prewarm") is True:
+        data["generate"] = False  # the same wish in other words (reference 4.3 rule 3)
     metadata = data.get("metadata")
     if type(metadata) is dict and (
         len(metadata) > 16 or any(len(k) > 64 or len(str(v)) > 512 for k, v in metadata.items())

@@ -21,6 +21,8 @@ class Ending(Enum):
     COMPLETED = auto()
     MAX_OUTPUT_TOKENS = auto()
     MAX_TOOL_CALLS = auto()
+    STEERED = auto()
+    """A user's word waits: the successor goes on (reference 4.6)."""
     FAILED = auto()
     """The sampler raised, or stopped without its end mark."""
     CONTEXT_FULL = auto()
@@ -58,6 +60,7 @@ _SAMPLING: Final[Mapping[Ending, EndRow]] = {
     Ending.COMPLETED: _COMPLETED,
     Ending.MAX_OUTPUT_TOKENS: EndRow("incomplete", "incomplete", reason="max_output_tokens", parent=True),
     Ending.MAX_TOOL_CALLS: EndRow("incomplete", "incomplete", reason="max_tool_calls", parent=True),
+    Ending.STEERED: EndRow("incomplete", "incomplete", reason="steered", parent=True),
     Ending.FAILED: EndRow("failed", "failed", error="server_error"),
     Ending.CONTEXT_FULL: EndRow("failed", "failed", error="context_length"),
     Ending.CANCELLED: EndRow("failed", "cancelled", error="cancelled"),
@@ -100,6 +103,7 @@ class Dialect:
     """Usage of each segment on its own (7.2 row A); else one usage with all output."""
     agent: Agent | None = None
     marks_phase: bool = False
+    steerable: bool = False
     sampling_endings: Mapping[Ending, EndRow] = attrs.field(default=_SAMPLING, repr=False)
     suspended_endings: Mapping[Ending, EndRow] = attrs.field(default=_SUSPENDED, repr=False)
 
@@ -131,7 +135,7 @@ INJECT: Final = Dialect(
     marks_phase=True,
     suspended_endings={**_SUSPENDED, Ending.EXPIRED: _COMPLETED, Ending.DRAINED: _COMPLETED},
 )
-CREATE: Final = Dialect(name="create", suspends=False, usage_per_segment=True)
+CREATE: Final = Dialect(name="create", suspends=False, usage_per_segment=True, steerable=True)
 HTTP: Final = Dialect(name="http", suspends=False, usage_per_segment=True)
 
 DIALECTS: Final[Mapping[str, Dialect]] = {row.name: row for row in (APPEND, INJECT, CREATE, HTTP)}

@@ -154,6 +154,11 @@ CATALOGUE: Final[Mapping[str, Row]] = {
         "Reuse an existing stream_id or open a new WebSocket connection.",
         "stream_id",
     ),
+    "connection_age": Row(
+        "websocket_connection_limit_reached",
+        "Responses websocket connection limit reached ({minutes:g} minutes). "
+        "Create a new websocket connection to continue.",
+    ),
     "queue_full": Row(
         "websocket_queue_limit_reached",
         "Too many queued response.create events on this connection.",
@@ -174,7 +179,7 @@ CATALOGUE: Final[Mapping[str, Row]] = {
         _SERVER,
     ),
     "draining": Row(
-        "server_error", "The server is shutting down; send the request again.", None, 503, _SERVER
+        "server_error", "The server is closing this connection; send the request again.", None, 503, _SERVER
     ),
     # the door
     "invalid_api_key": Row("invalid_api_key", "Incorrect API key provided.", None, 401),

@@ -116,6 +116,7 @@ class ResponseCreate:
     stream_id: str | None = None
     multi_agent: JSON | None = None
     client_metadata: Mapping[str, str] | None = None
+    context_management: tuple[JSON, ...] | None = None
     conversation: Any = None
     prompt: Any = None
 

@@ -13,6 +13,7 @@ Rules:
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from protocol import codec, events
 from protocol.dialects import APPEND, CREATE, INJECT, Dialect
 from protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError, refusal
 from protocol.events import ErrorDetail, ErrorEvent, OutputItemDone, ServerEvent
+from protocol.items import Item
 from protocol.pending import PendingCalls
 from protocol.states import TERMINAL, ResponseState, step
 
@@ -231,9 +233,19 @@ class ClientSession:
             inject = event.multi_agent is not None and event.multi_agent.get("enabled") is True
             dialect = INJECT if inject else APPEND if self._append else CREATE
             self._creates.setdefault(event.stream_id, []).append(dialect)
+        if isinstance(event, events.ResponseAppend):
+            self._answer(self._current.get(event.stream_id), event.input)
+        if isinstance(event, events.ResponseInject):
+            self._answer(self._by_id.get(event.response_id), event.input)
         if isinstance(event, events.ResponseCreate | events.ResponseAppend):
             self._appended[event.stream_id] = isinstance(event, events.ResponseAppend)
         return codec.encode(event)
+
+    def _answer(self, record: Record | None, batch: tuple[Item, ...]) -> None:
+        """The calls of a batch that the server must accept are answered from here on; of one it must refuse, none is."""
+        if record is not None and not record.ended:
+            with suppress(RemoteProtocolError):
+                record.pending.commit(record.pending.check(batch))
 
     def receive(self, text: str | bytes) -> Received:
         """One frame → one event with its response. `RemoteProtocolError`: the server broke the rules."""

@@ -53,6 +53,7 @@ class Seen:
         self.usages: list[dict[str, Any]] = []
         self.total_usage: dict[str, int] | None = None
         self.ended_at: int | None = None
+        self.ended_time = 0.0
 
 
 class Oracle:
@@ -64,8 +65,11 @@ class Oracle:
         self.current: dict[str | None, Seen] = {}
         self.at = 0
         self.owed: tuple[int, str, str | None] | None = None
-        self.last_in = self.last_out = 0
+        self.last_in = self.last_out = self.last_event = 0
+        self.now = self.closed_time = 0.0
         self.unless_dead: list[tuple[int, str]] = []
+        self.steered: set[str] = set()
+        """Responses with words that wait for a successor."""
         self.creates: Counter[str | None] = Counter()
         self.answered: Counter[str | None] = Counter()
         self.closed = False
@@ -81,6 +85,7 @@ class Oracle:
 
     def read(self, record: dict[str, Any]) -> None:
         self.at += 1
+        self.now = record["t"]
         frame = record.get("frame")
         if record["dir"] == "hook":
             self.hook(frame)
@@ -91,6 +96,7 @@ class Oracle:
                 self.client(frame)
         else:
             self.last_out = self.at
+            self.last_event = self.at if frame["type"] != "error" else self.last_event
             self.server(frame)
 
     # --- from the client ---------------------------------------------------------------------------------------
@@ -117,7 +123,7 @@ class Oracle:
     def hook(self, frame: dict[str, Any]) -> None:
         name, response_id = frame["hook"], frame.get("response_id")
         if name == "connection_close":
-            self.closed = True
+            self.closed, self.closed_time = True, self.now
         if response_id is None:
             return
         response = self.responses.setdefault(response_id, Seen(response_id, None))
@@ -133,7 +139,7 @@ class Oracle:
         self.say_unless_dead(response.started, "post_inference without response.created")
         self.say(response.terminal is None, "post_inference comes after the terminal event")
         self.say(not response.slot, "post_inference while a slot is held")
-        response.ended_at = self.at
+        response.ended_at, response.ended_time = self.at, self.now
         response.total_usage = frame["usage"]
 
     def on_suspend(self, response: Seen, frame: dict[str, Any]) -> None:
@@ -188,6 +194,9 @@ class Oracle:
             )
             self.owed = None
             return
+        if kind.startswith("response.steer."):
+            self.steer_answer(frame, kind)
+            return
         response = self.responses.get(frame["response_id"]) if kind in ANSWERS else self.current.get(lane)
         if response is None:
             self.say(False, f"{kind} before any response.created")
@@ -215,6 +224,11 @@ class Oracle:
         response = self.responses.setdefault(response_id, Seen(response_id, lane))
         self.say(not response.started, "a response was created twice")
         response.lane, response.started = lane, True
+        if frame["response"]["previous_response_id"] in self.steered:
+            self.steered.discard(
+                frame["response"]["previous_response_id"]
+            )  # a successor: nobody asked for it by a create
+            self.creates[lane] += 1
         self.answered[lane] += 1
         # an earlier create that was refused makes this laxer, never stricter
         response.superseded = self.creates[lane] > self.answered[lane]
@@ -270,6 +284,23 @@ class Oracle:
         if resource["usage"] is not None:
             response.usages.append(resource["usage"])
 
+    def steer_answer(self, frame: dict[str, Any], kind: str) -> None:
+        """Numbered with the steered response, also after its end; 0 where there is none (reference 4.6)."""
+        response = self.responses.get(frame["steer"]["previous_response_id"])
+        if response is None:
+            self.say(frame["sequence_number"] == 0, f"{kind} about an unknown response is numbered")
+            return
+        self.say(
+            frame["sequence_number"] == response.next_number,
+            f"{kind} should be number {response.next_number}",
+        )
+        response.next_number += 1
+        if kind == "response.steer.accepted":
+            self.say(response.terminal is None, f"{kind} after the terminal event")
+            self.steered.add(response.response_id)
+        elif "id" in frame["steer"]:  # what was accepted now waits for a create, or came back
+            self.steered.discard(response.response_id)
+
     def output(self, response: Seen, kind: str, frame: dict[str, Any]) -> None:
         index = frame["output_index"]
         if kind == "response.output_item.added":
@@ -312,6 +343,11 @@ class Oracle:
         self.say(
             [opened.get(k) for k in same] == [item.get(k) for k in same], "an item changed while it was open"
         )
+        if kind == "compaction":  # nobody writes it piece by piece
+            self.say(opened == item, "a compaction changed while it was open")
+            response.items.append(item)
+            response.open = None
+            return
         self.say(response.whole is not None, f"{kind} is done before its text")
         text = (
             item[ITEM_FIELD[kind]]
@@ -348,7 +384,11 @@ class Oracle:
         self.say(pre == 1 or (pre == 0 and not response.started), f"{name} had pre_inference {pre} times")
         if not response.started:
             return
-        connection_died = response.ended_at is not None and response.ended_at > self.last_in
+        # a connection that ends may read a frame or two more; it does so in the same instant of virtual time
+        connection_died = response.ended_at is not None and (
+            response.ended_at > self.last_in
+            or (response.ended_at > self.last_event and response.ended_time == self.closed_time)
+        )
         self.say(
             response.terminal or response.superseded or connection_died,
             f"{name} ended without a terminal event, and neither a create nor the connection's end explains it",

@@ -3,10 +3,9 @@
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
 from engine.limit_settings import limit_rows
-from engine.serve_command import how_to_point
+from engine.pointers import DEFAULT_PLACE, POINTERS
 from protocol.dialects import APPEND, CREATE, INJECT, Dialect, Ending
 from protocol.states import diagram
 
@@ -17,6 +16,7 @@ ENDINGS: Mapping[Ending, str] = {
     Ending.COMPLETED: "the model has said all",
     Ending.MAX_OUTPUT_TOKENS: "`max_output_tokens` reached",
     Ending.MAX_TOOL_CALLS: "`max_tool_calls` reached",
+    Ending.STEERED: "a user's word waits (create form)",
     Ending.FAILED: "the sampler failed",
     Ending.CONTEXT_FULL: "the context is full",
     Ending.CANCELLED: "cancelled",
@@ -27,12 +27,13 @@ ENDINGS: Mapping[Ending, str] = {
 }
 
 
-def codex() -> str:
-    """The lines of `suspended serve` for Codex, with its default port."""
-    settings = SimpleNamespace(host="127.0.0.1", sampler="", key=None)
-    told = how_to_point(settings, 8080)
-    lines = told[told.index("    model = ") : told.index("\nopenai-python")].strip("\n").splitlines()
-    return "\n".join(["```toml", *(line.removeprefix("    ") for line in lines), "```"])
+def clients() -> str:
+    """The lines of `suspended serve` for each client, with its default port."""
+    blocks = [
+        f"**{found.client}**, {found.note}:\n\n```{found.language}\n{found.at(DEFAULT_PLACE)}```"
+        for found in POINTERS
+    ]
+    return "\n\n".join(blocks)
 
 
 def mermaid(dialect: str) -> str:
@@ -70,7 +71,7 @@ def limits() -> str:
 
 
 PARTS: Mapping[str, Callable[[], str]] = {
-    "codex": codex,
+    "clients": clients,
     "append": lambda: mermaid("append"),
     "inject": lambda: mermaid("inject"),
     "endings": endings,

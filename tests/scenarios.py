@@ -318,12 +318,12 @@ async def create_with_create(talk: Talk) -> None:
 
 def second_says_hello(prompt: Prompt) -> Script:
     """A call for the first, an answer for the second."""
-    return [HELLO] if prompt.tool_choice == "none" else ONE
+    return [HELLO, HELLO] if prompt.tool_choice == "none" else ONE
 
 
 def second_says_hello_slowly(prompt: Prompt) -> Script:
     """The same, and time passes between the call and the pause."""
-    return [HELLO] if prompt.tool_choice == "none" else [[call("f"), Stall(5.0), END], HELLO]
+    return [HELLO, HELLO] if prompt.tool_choice == "none" else [[call("f"), Stall(5.0), END], HELLO]
 
 
 async def continue_completed(talk: Talk) -> None:

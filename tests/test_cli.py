@@ -15,6 +15,7 @@ from engine.call_command import ShellTool, variables, websocket_url
 from engine.cli import main
 from engine.config import Limits
 from engine.limit_settings import limit_rows, read_limits
+from engine.pointers import POINTERS
 from protocol import trace
 from tests.command import ROOT, Running, environment, suspended
 
@@ -189,22 +190,30 @@ def test_second_signal_stops_at_once():
 
 
 def test_says_how_to_point_clients():
-    """`serve` prints, with the real port, what Codex and the SDKs need."""
+    """`serve` prints, with the real port, the lines of every client."""
     with served() as (running, url):
         running.signal(signal.SIGTERM)
-        port = url.split(":")[2].split("/")[0]
+        place = url.split("/")[2]
         out = running.ended()[1]
-    assert f'base_url = "http://127.0.0.1:{port}/v1"' in out
-    assert "supports_websockets = true" in out
-    assert "responses_websockets = true" in out
-    assert f'websocket_base_url="ws://127.0.0.1:{port}/v1"' in out
+    lines = [line.strip() for line in out.splitlines()]
+    said = [line for pointer in POINTERS for line in pointer.at(place).splitlines()]
+    assert [line for line in said if line.strip() not in lines] == []
+
+
+def test_serve_help_shows_clients(capsys):
+    """The help of `serve` has the lines of every client, with the default port, and each client has few."""
+    main(["serve", "--help"])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    said = [line for pointer in POINTERS for line in pointer.at("127.0.0.1:8080").splitlines()]
+    assert [line for line in said if line.strip() not in lines] == []
+    assert max(len(pointer.lines.splitlines()) for pointer in POINTERS) <= 4
 
 
 def test_log_lines_are_not_forged():
     """What a peer sends is escaped in the log: one line, no control characters."""
     with served() as (running, url):
         with socket.create_connection(("127.0.0.1", int(url.split(":")[2].split("/")[0]))) as peer:
-            peer.sendall(b"GET /v1/responses HTTP/1.1\r\nHost: \x1b[31mevil\r\n\r\n")
+            peer.sendall(b"GET /v1/responses HTTP/1.1\r\nHost: \x1b[31mevil\r\nUpgrade: websocket\r\n\r\n")
             peer.recv(1000)
         running.signal(signal.SIGTERM)
         _, _, err = running.ended()

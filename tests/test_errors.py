@@ -23,6 +23,7 @@ VALUES = {
     "method": "PUT",
     "allowed": "GET",
     "number": 7,
+    "minutes": 60.0,
 }
 """Everything a line may ask for."""
 TYPE_OF_STATUS = {

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import SchemaError
 
-from engine.assembly import Assembly, HostedCall
+from engine.assembly import Assembly
 from engine.config import Limits
-from engine.hosted import HostedResult, HostedTool, HostedTools
+from engine.hosted import HostedCall, HostedResult, HostedTool, HostedTools
 from engine.hosted_round import run_hosted_round
 from engine.stages import ToolTable
 from protocol import codec, events

@@ -37,6 +37,8 @@ IMPORTERS: Mapping[str, tuple[str, ...]] = {
     "ahocorasick": ("engine/classifier.py",),
     "jsonschema": ("engine/hosted.py", "engine/tool_table.py"),
     "rich": ("demos/live/*",),
+    "h11": ("engine/door.py", "engine/http.py"),
+    "prometheus_client": ("engine/metrics.py",),
 }
 """Who may import each dependency. One place each, where one is enough, so that it can be replaced there."""
 
@@ -55,6 +57,16 @@ ABOVE_THE_CORE = frozenset(
         "client",
         "cli",
         "local",
+        "door",
+        "streams",
+        "http",
+        "http_create",
+        "http_stored",
+        "routes",
+        "sse",
+        "live",
+        "metrics",
+        "prefix_cache",
     )
 )
 """What a rollout does not know."""

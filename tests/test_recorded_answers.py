@@ -16,8 +16,7 @@ import trio.testing
 from engine.client import Client, connect
 from engine.config import Limits
 from engine.engine import Engine
-from engine.samplers.base import Prompt
-from engine.samplers.scripted import END, Script, Scripted, Stall, call, say
+from engine.samplers.scripted import END, Scripted, Stall, call, say
 from engine.server import Server
 from protocol import codec
 
@@ -180,13 +179,8 @@ async def test_an_output_sent_twice_as_recorded(autojump_clock: trio.testing.Moc
 # --- too late --------------------------------------------------------------------------------------------------------
 
 
-def call_then_reply(prompt: Prompt) -> Script:
-    """The first response calls, the one that continues it replies."""
-    return [CALL] if prompt.response_id == "resp_1" else [REPLY]
-
-
 async def play_late_continuation() -> list[dict[str, Any]]:
-    async with exchange(call_then_reply) as wire:
+    async with exchange([CALL, REPLY]) as wire:
         wire.send(CREATE)
         await wire.read_until("response.completed")
         wire.send(inject(OUTPUT))
@@ -332,7 +326,7 @@ async def test_a_batch_with_one_bad_member_as_recorded(
 
 async def test_an_output_for_an_abandoned_response(autojump_clock: trio.testing.MockClock) -> None:
     """A create abandons the suspended response without a frame; a later inject for it is too late (reference 2.6)."""
-    async with exchange(call_then_reply) as wire:
+    async with exchange([CALL, REPLY]) as wire:
         wire.send(CREATE)
         await wire.read_until("response.output_item.done")
         wire.send(CREATE)

@@ -85,7 +85,13 @@ class SessionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.dialect.suspends and self.record is not None)
     @rule(call=consumes(calls), text=wire.texts)
     def resume(self, call: items.Call, text: str) -> None:
-        """Answer one call, so with several pending ones this is a partial answer; late if the response has ended."""
+        """Answer one call, so with several pending ones this is a partial answer; late if the response has ended.
+
+        A client answers what it has seen.
+        """
+        followed = self.client._current.get(None)
+        if followed is None or not followed.pending.knows(call.call_id):
+            return
         self.to_server.append(self.client.send(self._request((wire.output_of(call, text),))))
 
     @precondition(lambda self: self.dialect.suspends and self.record is not None)

@@ -83,7 +83,9 @@ def test_a_day_passes_at_once() -> None:
 
     async def scenario() -> tuple[str, float]:
         engine = simulated_engine(Scripted([[call("think"), END], [*say("Good."), END]]), seed=1)
-        engine.limits = attrs.evolve(engine.limits, suspend_timeout_seconds=0.0)
+        engine.limits = attrs.evolve(
+            engine.limits, suspend_timeout_seconds=0.0, max_connection_seconds=2 * 86_400
+        )
         async with (
             serving(engine) as served,
             served.connect_client("append") as client,

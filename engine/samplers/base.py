@@ -8,7 +8,8 @@ Between two segments the sampling just stays; `aclose()` drops it.
 Rules (checked by `engine.testing.check_sampler`):
 
 1. A segment ends with exactly one `End`, the last part of its last step. An iterator that stops without it is a failure.
-2. `sample()` may be closed at any step, and cancelled at any await; afterwards only `aclose()` is called.
+2. `sample()` may be closed at any step: what was yielded stands, and the next `sample()` goes on from there.
+   It may be cancelled at any await, and may raise; after that only `aclose()` is called.
 3. `aclose()` may be called at any time, twice, and does not block on a peer.
 4. Text pieces are whole characters. No lone surrogate, ever.
 5. If a segment called tools, the next `sample()` brings their outputs.

@@ -1,6 +1,10 @@
 """Where the clients are. Where one is missing its tests are skipped, but in CI that is a failure."""
 
+import importlib.util
 import os
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -9,8 +13,15 @@ import pytest
 from tests.clients.served import ROOT
 
 CODEX_VERSION = "0.107.0"
-CODEX_VARIABLE = "CODEX_BINARY"
-CODEX_CACHED = ROOT / ".cache/clients/codex/node_modules/.bin/codex"
+NEW_CODEX_VERSION = "0.171.0"
+CODEX_VARIABLES = {CODEX_VERSION: "CODEX_BINARY", NEW_CODEX_VERSION: "NEW_CODEX_BINARY"}
+NODE_CACHED = ROOT / ".cache/clients/node/node_modules/node/bin/node"
+LEAST_NODE = 22
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A second mark beside `clients`."""
+    config.addinivalue_line("markers", "nightly: a client that is not run for every change (`-m nightly`)")
 
 
 def missing(what: str) -> NoReturn:
@@ -20,22 +31,67 @@ def missing(what: str) -> NoReturn:
     pytest.skip(what)
 
 
-@pytest.fixture(scope="session")
-def codex() -> Path:
-    """Codex CLI of the one version that speaks the append form."""
-    path = Path(os.environ.get(CODEX_VARIABLE) or CODEX_CACHED)
+def find_codex(version: str) -> Path:
+    """The Codex CLI of a version."""
+    folder, variable = f".cache/clients/codex-{version}", CODEX_VARIABLES[version]
+    path = Path(os.environ.get(variable) or ROOT / folder / "node_modules/.bin/codex")
     if not path.exists():
-        missing(
-            f"no Codex at {path}: npm i --prefix .cache/clients/codex @openai/codex@{CODEX_VERSION}, "
-            f"or set {CODEX_VARIABLE}"
-        )
+        missing(f"no Codex at {path}: npm i --prefix {folder} @openai/codex@{version}, or set {variable}")
     return path
 
 
 @pytest.fixture(scope="session")
+def codex() -> Path:
+    """Codex CLI of the one version that speaks the append form."""
+    return find_codex(CODEX_VERSION)
+
+
+@pytest.fixture(scope="session")
+def new_codex() -> Path:
+    """The newest Codex CLI."""
+    return find_codex(NEW_CODEX_VERSION)
+
+
+def installed(module: str, package: str) -> None:
+    """A package that is no dependency of the other tests."""
+    if importlib.util.find_spec(module) is None:
+        missing(f"{package} is not installed: pip install -e '.[test,clients]'")
+
+
+@pytest.fixture(scope="session")
 def openai_agents() -> None:
-    """openai-agents, which is no dependency of the other tests."""
-    try:
-        import agents  # noqa: F401  # only whether it is there
-    except ImportError:
-        missing("openai-agents is not installed: pip install -e '.[test,clients]'")
+    """openai-agents, by the name `agents`."""
+    installed("agents", "openai-agents")
+
+
+@pytest.fixture(scope="session")
+def pydantic_ai() -> None:
+    """pydantic-ai-slim."""
+    installed("pydantic_ai", "pydantic-ai-slim")
+
+
+@pytest.fixture(scope="session")
+def node() -> Path:
+    """A Node that the packages do with: one that is named, npm's own, or the machine's."""
+    found = os.environ.get("NODE_BINARY") or (NODE_CACHED if NODE_CACHED.exists() else shutil.which("node"))
+    how = "npm i --prefix .cache/clients/node node@24, or set NODE_BINARY"
+    if found is None:
+        missing(f"no Node: {how}")
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    if int(version.removeprefix("v").partition(".")[0]) < LEAST_NODE:
+        missing(f"Node {version} at {found} is too old, {LEAST_NODE} is needed: {how}")
+    return Path(found)
+
+
+@pytest.fixture(scope="session")
+def node_modules() -> Callable[..., Path]:
+    """The folder of npm's packages, once it is clear that some are in it."""
+    folder = Path(os.environ.get("NODE_CLIENTS") or ROOT / ".cache/clients/js/node_modules")
+
+    def having(*packages: str) -> Path:
+        for package in packages:
+            if not (folder / package).exists():
+                missing(f"no {package} in {folder}: .ci/run says what to install, or set NODE_CLIENTS")
+        return folder
+
+    return having

@@ -21,6 +21,7 @@ import attrs
 import pytest
 
 from protocol import trace
+from tests import oracle
 
 ROOT = Path(__file__).resolve().parents[2]
 TIME_LIMIT_SECONDS = 90.0
@@ -37,6 +38,11 @@ class Trace:
 
     header: Mapping[str, Any]
     records: Sequence[Mapping[str, Any]]
+
+    @property
+    def findings(self) -> list[str]:
+        """What is wrong with it by the rules of order; [] if nothing."""
+        return oracle.check(dict(self.header), [dict(record) for record in self.records])
 
     def frames(self, direction: trace.Direction, *types: str) -> list[dict[str, Any]]:
         """Frames of a direction, in order: all, or those of some types."""
@@ -64,6 +70,16 @@ class Served:
             "the server's address", lambda: re.search(r"://127\.0\.0\.1:(\d+)/", self.printed())
         )
         self.address = f"127.0.0.1:{found[1]}/v1"
+
+    @property
+    def place(self) -> str:
+        """Host and port."""
+        return self.address.partition("/")[0]
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.place.partition(":")[2])
 
     @property
     def http_url(self) -> str:
@@ -109,23 +125,35 @@ class Served:
             self.fail(f"{what}; it wrote {expired.stdout!r} and {expired.stderr!r}")
 
     def traces(self, count: int = 1) -> list[Trace]:
-        """The traces of all connections, as soon as so many have ended."""
+        """The traces of all connections, as soon as so many have ended; 0: those of now."""
 
         def ended() -> list[Trace] | None:
             found = self._recorded()
             return found if len(found) >= count else None
 
-        return self.wait_for(f"the end of {count} connections", ended)
+        return self.wait_for(f"the end of {count} connections", ended) if count else self._recorded()
+
+    def trace_of(self, response_id: str) -> Trace:
+        """The trace of the connection that a response was on, as soon as that has ended."""
+
+        def found() -> Trace | None:
+            return next((trace for trace in self._recorded() if response_id in trace.response_ids()), None)
+
+        return self.wait_for(f"the end of the connection of {response_id}", found)
 
     def stop(self) -> int:
         """End the server as an operator would, and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
+        return self.wait_for_end()
+
+    def wait_for_end(self) -> int:
+        """Wait until the server has ended, and return its exit code."""
         try:
             return self.process.wait(TIME_LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            self.fail("the server's end after SIGTERM")
+            self.fail("the server's end")
 
     def fail(self, what: str) -> NoReturn:
         """Fail the test: what was waited for, and how far things had got."""
@@ -162,9 +190,9 @@ def _tail(path: Path) -> str:
 
 
 @contextmanager
-def serve(folder: Path, sampler: str) -> Iterator[Served]:
-    """A server on a free port, stopped at the end of the block; its files go to `folder`."""
-    options = ("--port", "0", "--sampler", sampler, "--trace", str(folder / "trace.jsonl"))
+def serve(folder: Path, sampler: str, *more: str, port: int = 0) -> Iterator[Served]:
+    """A server, on a free port if none is named, stopped at the end of the block; its files go to `folder`."""
+    options = ("--port", str(port), "--sampler", sampler, "--trace", str(folder / "trace.jsonl"), *more)
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "engine", "serve", *options],

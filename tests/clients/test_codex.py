@@ -1,4 +1,4 @@
-"""Codex CLI 0.107.0 in the append form: a whole rollout is one response on one connection."""
+"""Codex CLI 0.107.0: one task in the append, the create and the HTTP form, from one binary by its feature flags."""
 
 import contextlib
 import os
@@ -6,8 +6,9 @@ import re
 import signal
 import subprocess
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 import orjson
@@ -16,15 +17,22 @@ import trio
 
 from engine.config import DEFAULT_LIMITS
 from engine.engine import Engine
+from engine.pointers import pointer
 from engine.samplers.registry import make_sampler
 from engine.server import Server
+from tests.clients.codex import SAMPLER, Home, command_line, config_of, run_codex
 from tests.clients.conftest import CODEX_VERSION
 from tests.clients.served import POLL_SECONDS, TIME_LIMIT_SECONDS, Trace, serve
+from tests.clients.tap import Tap
 from tests.clients.typed import misfits
 
 pytestmark = pytest.mark.clients
 
-SAMPLER = "policy:demos.agents.shell"
+FEATURES: Mapping[str, str | None] = {
+    "append": "responses_websockets",
+    "create": "responses_websockets_v2",
+    "http": None,
+}
 COMMANDS = (
     "echo alpha > one.txt",
     "printf 'beta\\ngamma\\n' > two.txt",
@@ -39,88 +47,57 @@ FILES = {
     "sub/three.txt": "BETA\nGAMMA\n",
     "four.txt": "2\n",
 }
-OUTCOMES = ("ok; no output", "ok; alpha", "exit code 2; ls: cannot access", "exit code 3; no output")
-CONFIG = """
-model = "test-model"
-model_provider = "local"
-approval_policy = "never"
-sandbox_mode = "danger-full-access"
-check_for_update_on_startup = false
-
-[model_providers.local]
-name = "local"
-base_url = "http://{address}"
-env_key = "LOCAL_KEY"
-wire_api = "responses"
-supports_websockets = true
-stream_idle_timeout_ms = 60000
-stream_max_retries = 1
-request_max_retries = 0
-
-[analytics]
-enabled = false
-
-[features]
-responses_websockets = true
-"""
-
-
-@attrs.frozen
-class Home:
-    """Folders of a Codex that knows one server."""
-
-    work: Path
-    environment: dict[str, str]
-
-    @classmethod
-    def make(cls, folder: Path, config: str) -> "Home":
-        home, work = folder / "home", folder / "work"
-        home.mkdir()
-        work.mkdir()
-        (home / "config.toml").write_text(config)
-        environment = {
-            "CODEX_HOME": str(home),
-            "HOME": str(home),
-            "LOCAL_KEY": "sk-test",
-            "KEY": "sk-test",
-            "PATH": os.environ["PATH"],
-            "LC_ALL": "C",
-        }
-        return cls(work, environment)
+OUTCOMES = (
+    "ok; no output",
+    "ok; no output",
+    "ok; alpha",
+    "ok; no output",
+    "exit code 2; ls: cannot access 'nowhere': No such file or directory",
+    "exit code 3; no output",
+)
+SAID = f"{len(COMMANDS)} commands run:\n" + "\n".join(
+    f"{number}. `{command}`: {outcome}"
+    for number, (command, outcome) in enumerate(zip(COMMANDS, OUTCOMES, strict=True), 1)
+)
 
 
 @attrs.frozen
 class Run:
     """What a run of Codex left behind."""
 
-    work: Path
+    form: str
+    home: Home
     completed: "subprocess.CompletedProcess[str]"
-    trace: Trace
-    connections: int
+    traces: Sequence[Trace]
+    """Of its WebSocket connections."""
+    requests: Sequence[dict[str, Any]]
+    """Frames of the client, or bodies it posted."""
+    events: Sequence[dict[str, Any]]
     server_exit_code: int
 
+    def count(self, kind: str) -> int:
+        """How many events of a type there were."""
+        return [event["type"] for event in self.events].count(kind)
 
-def command_line(codex: Path, *commands: str) -> list[str | Path]:
-    """A non-interactive run with a prompt that holds these commands."""
-    prompt = "Please run:\n" + "\n".join(f"$ {command}" for command in commands)
-    return [codex, "exec", "--skip-git-repo-check", prompt]
+    def resources(self, *kinds: str) -> list[dict[str, Any]]:
+        """The responses that events of these types bear."""
+        return [event["response"] for event in self.events if event["type"] in kinds]
 
 
-@pytest.fixture(scope="module")
-def run(codex: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """One run with six commands, looked at by the tests below."""
-    folder = tmp_path_factory.mktemp("codex")
-    with serve(folder, SAMPLER) as served:
-        home = Home.make(folder, CONFIG.format(address=served.address))
-        completed = served.run_command(
-            "the end of Codex", command_line(codex, *COMMANDS), cwd=home.work, env=home.environment
-        )
-        if completed.returncode != 0:
-            served.fail(f"success of Codex, which ended with {completed.returncode}: {completed.stderr}")
-        served.traces()
+@pytest.fixture(scope="module", params=FEATURES)
+def run(
+    request: pytest.FixtureRequest, codex: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Run]:
+    """One run with six commands in each form, looked at by the tests below."""
+    folder, form = tmp_path_factory.mktemp("codex"), request.param
+    with serve(folder, SAMPLER) as served, Tap.on(served.address) as tap:
+        home = Home.make(folder, config_of(tap.address, form, feature=FEATURES[form]))
+        completed = run_codex(served, home, command_line(codex, *COMMANDS))
         exit_code = served.stop()
-        traces = served.traces()  # again: a second connection would show now
-        yield Run(home.work, completed, traces[0], len(traces), exit_code)
+        traces = served.traces(0 if form == "http" else 1)
+        requests = [frame for trace in traces for frame in trace.frames("in")]
+        events = [frame for trace in traces for frame in trace.frames("out")]
+        yield Run(form, home, completed, traces, requests + tap.requests(), events + tap.events(), exit_code)
 
 
 def test_codex_is_the_release_meant(codex):
@@ -129,82 +106,63 @@ def test_codex_is_the_release_meant(codex):
     assert shown.split()[-1] == CODEX_VERSION
 
 
+# --- the same in every form
+
+
 def test_files_are_really_written(run):
-    """Every command ran in Codex's folder, and what they wrote is there."""
-    assert {name: (run.work / name).read_text() for name in FILES} == FILES
+    """Every command ran in Codex's folder, and what they wrote is there, and nothing else."""
+    assert run.home.files() == FILES
 
 
 def test_final_text_is_on_standard_output(run):
-    """Codex prints the last message, and that tells how each command ended."""
-    lines = run.completed.stdout.splitlines()
-    assert lines[0] == f"{len(COMMANDS)} commands run:"
-    assert len(lines) == 1 + len(COMMANDS)
-    assert [outcome for outcome in OUTCOMES if outcome not in run.completed.stdout] == []
-
-
-def test_whole_rollout_is_one_response(run):
-    """One connection, one create, an append and a `response.done` per call, one terminal event, one id."""
-    calls = len(COMMANDS)
-    assert run.connections == 1
-    assert run.trace.header["dialect"] == "append"
-    assert run.trace.counts("in") == {"response.create": 1, "response.append": calls}
-    sent = run.trace.counts("out")
-    assert (sent["response.created"], sent["response.done"], sent["response.completed"]) == (1, calls, 1)
-    assert {"error", "response.failed", "response.incomplete"} & sent.keys() == set()
-    assert len(run.trace.response_ids()) == 1
+    """Codex prints the last message, and that tells how each command ended, the two failing ones included."""
+    assert run.completed.stdout.strip() == SAID
 
 
 def test_commands_are_called_and_answered_in_order(run):
-    """Each `exec_command` call bears one command, and each append answers the call just made."""
-    done = run.trace.frames("out", "response.output_item.done")
-    calls = [frame["item"] for frame in done if frame["item"]["type"] == "function_call"]
+    """Each `exec_command` call bears one command, and is answered by the request after it."""
+    items = [event["item"] for event in run.events if event["type"] == "response.output_item.done"]
+    calls = [item for item in items if item["type"] == "function_call"]
     assert [call["name"] for call in calls] == ["exec_command"] * len(COMMANDS)
     assert [orjson.loads(call["arguments"])["cmd"] for call in calls] == list(COMMANDS)
-    appended = [frame["input"] for frame in run.trace.frames("in", "response.append")]
-    assert [[item["call_id"] for item in items] for items in appended] == [
-        [call["call_id"]] for call in calls
-    ]
+    answered = [request["input"][-1]["call_id"] for request in run.requests[-len(COMMANDS) :]]
+    assert answered == [call["call_id"] for call in calls]
+
+
+def test_nothing_failed(run):
+    """No error and no terminal event but `response.completed`."""
+    bad = {"error", "response.failed", "response.incomplete"}
+    assert [event for event in run.events if event["type"] in bad] == []
 
 
 def test_events_are_numbered_without_a_gap(run):
-    """Sequence numbers count 0, 1, 2… over the whole rollout, suspensions included."""
-    numbers = [frame["sequence_number"] for frame in run.trace.frames("out")]
-    assert numbers == list(range(len(numbers)))
-
-
-def test_stages_run_once_per_rollout(run):
-    """Pre- and post-inference ran once, a slot was taken once per segment and each time given back."""
-    hooks, segments = run.trace.counts("hook"), len(COMMANDS) + 1
-    assert (hooks["pre_inference"], hooks["post_inference"]) == (1, 1)
-    assert (hooks["suspend"], hooks["resume"]) == (len(COMMANDS), len(COMMANDS))
-    assert (hooks["slot_acquire"], hooks["slot_release"]) == (segments, segments)
-
-
-def test_usage_counts_each_segment_once(run):
-    """Every segment reports its own output, the true context size, and as cached what was already held."""
-    frames = run.trace.frames("out", "response.done", "response.completed")
-    usages = [frame["response"]["usage"] for frame in frames]
-    cached = [usage["input_tokens_details"]["cached_tokens"] for usage in usages]
-    totals = [usage["total_tokens"] for usage in usages]
-    assert totals == [usage["input_tokens"] + usage["output_tokens"] for usage in usages]
-    assert cached == [0, *totals[:-1]]
-    (after,) = [frame for frame in run.trace.frames("hook") if frame["hook"] == "post_inference"]
-    output = sum(usage["output_tokens"] for usage in usages)
-    fresh = sum(usage["input_tokens"] for usage in usages) - sum(cached)
-    assert after["usage"] == {"uncached_input_tokens": fresh, "output_tokens": output}
-
-
-def test_codex_shows_the_tokens_used(run):
-    """Codex adds up uncached input and output of all segments: the size of the context at the end."""
-    last = run.trace.frames("out", "response.completed")[0]["response"]["usage"]["total_tokens"]
-    shown = re.search(r"tokens used\n([\d,]+)", run.completed.stderr)
-    assert shown is not None, run.completed.stderr
-    assert int(shown[1].replace(",", "")) == last
+    """Sequence numbers count 0, 1, 2… over each response, its suspensions included."""
+    begun = [at for at, event in enumerate(run.events) if event["type"] == "response.created"]
+    numbers = [event["sequence_number"] for event in run.events]
+    ends = [*begun[1:], len(numbers)]
+    assert begun[0] == 0
+    assert [numbers[a:b] for a, b in zip(begun, ends, strict=True)] == [
+        list(range(b - a)) for a, b in zip(begun, ends, strict=True)
+    ]
 
 
 def test_frames_have_the_official_types(run):
-    """Each frame but `response.done` is one of the official SDK's server events."""
-    assert misfits("append", run.trace.frames("out")) == []
+    """Each event but `response.done` is one of the official SDK's."""
+    assert misfits(run.form, run.events) == []
+
+
+def test_order_holds(run):
+    """The rules of order find nothing in the traces."""
+    assert [trace.findings for trace in run.traces] == [[]] * (0 if run.form == "http" else 1)
+
+
+def test_codex_shows_the_tokens_used(run):
+    """Codex adds up uncached input and output of all that was sampled: what we said, as it understands it."""
+    usages = [resource["usage"] for resource in run.resources("response.done", "response.completed")]
+    told = sum(usage["total_tokens"] - usage["input_tokens_details"]["cached_tokens"] for usage in usages)
+    shown = re.search(r"tokens used\n([\d,]+)", run.completed.stderr)
+    assert shown is not None, run.completed.stderr
+    assert int(shown[1].replace(",", "")) == told
 
 
 def test_server_ends_cleanly_afterwards(run):
@@ -212,11 +170,79 @@ def test_server_ends_cleanly_afterwards(run):
     assert run.server_exit_code == 0
 
 
+# --- and what makes the forms differ
+
+
+def of_form(*forms: str) -> pytest.MarkDecorator:
+    """For tests that are about one form."""
+    return pytest.mark.parametrize("run", forms, indirect=True, scope="module")
+
+
+@of_form("append")
+def test_whole_rollout_is_one_response(run):
+    """Append: one connection, one create, an append and a `response.done` per call, one terminal event, one id."""
+    calls = len(COMMANDS)
+    (trace,) = run.traces
+    assert trace.header["dialect"] == "append"
+    assert trace.counts("in") == {"response.create": 1, "response.append": calls}
+    assert (run.count("response.created"), run.count("response.done"), run.count("response.completed")) == (
+        1,
+        calls,
+        1,
+    )
+    assert len(trace.response_ids()) == 1
+
+
+@of_form("append")
+def test_stages_run_once_per_rollout(run):
+    """Append: pre- and post-inference ran once, a slot was taken once per segment and each time given back."""
+    hooks, segments = run.traces[0].counts("hook"), len(COMMANDS) + 1
+    assert (hooks["pre_inference"], hooks["post_inference"]) == (1, 1)
+    assert (hooks["suspend"], hooks["resume"]) == (len(COMMANDS), len(COMMANDS))
+    assert (hooks["slot_acquire"], hooks["slot_release"]) == (segments, segments)
+
+
+@of_form("append", "create")
+def test_what_is_held_is_cached(run):
+    """Append and create: after the first, every segment reports all of the context that was there before as cached."""
+    usages = [resource["usage"] for resource in run.resources("response.done", "response.completed")]
+    sampled = [usage for usage in usages if usage["input_tokens"]]
+    before = [usage["total_tokens"] for usage in sampled[:-1]]
+    cached = [usage["input_tokens_details"]["cached_tokens"] for usage in sampled]
+    assert cached == [0, *before]
+
+
+@of_form("create")
+def test_each_turn_names_the_last(run):
+    """Create: a warm-up that generates nothing, then a response per call, each sent with the id of the last one only."""
+    ids = [resource["id"] for resource in run.resources("response.completed")]
+    warm_up, first, *turns = run.requests
+    assert (len(run.traces), len(ids)) == (1, len(COMMANDS) + 2)
+    assert (warm_up["generate"], run.resources("response.completed")[0]["output"]) == (False, [])
+    assert first["previous_response_id"] == ids[0]
+    assert [turn["previous_response_id"] for turn in turns] == ids[1:-1]
+    assert [[item["type"] for item in turn["input"]] for turn in turns] == [["function_call_output"]] * len(
+        COMMANDS
+    )
+
+
+@of_form("http")
+def test_each_request_has_all(run):
+    """HTTP: a request per call, each with the whole history and no id of another response."""
+    assert len(run.requests) == len(COMMANDS) + 1
+    lengths = [len(request["input"]) for request in run.requests]
+    assert lengths == sorted(set(lengths))
+    assert [request.get("previous_response_id") for request in run.requests] == [None] * len(lengths)
+
+
 def test_printed_settings_work_and_a_long_command_is_waited_for(codex, tmp_path):
     """With the settings that the server prints, Codex finishes a command that outlasts its own patience of 10 s."""
     with serve(tmp_path, SAMPLER) as served:
-        served.wait_for("the settings for Codex", lambda: "responses_websockets = true" in served.printed())
-        home = Home.make(tmp_path, printed_settings(served.printed()))
+        settings = pointer("codex").at(served.place)
+        served.wait_for(
+            "the settings for Codex", lambda: textwrap.indent(settings, "    ") in served.printed()
+        )
+        home = Home.make(tmp_path, settings)
         command = [
             *command_line(codex, "sleep 10.5; echo late > late.txt"),
             "--sandbox",
@@ -230,12 +256,6 @@ def test_printed_settings_work_and_a_long_command_is_waited_for(codex, tmp_path)
     assert calls == [None, "exec_command", "write_stdin", None]
 
 
-def printed_settings(printed: str) -> str:
-    """The indented block after the mention of Codex's file."""
-    indented = printed.partition("config.toml")[2].partition("\n\n")[2].partition("\n\n")[0]
-    return textwrap.dedent(indented)
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 async def test_nothing_is_left_of_a_codex_that_went_away(codex, tmp_path, how):
     """Interrupted or killed while its rollout is suspended, Codex leaves no connection, rollout or slot behind."""
@@ -245,7 +265,7 @@ async def test_nothing_is_left_of_a_codex_that_went_away(codex, tmp_path, how):
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(server.run)
         address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}/v1"
-        home = Home.make(tmp_path, CONFIG.format(address=address))
+        home = Home.make(tmp_path, config_of(address, "append", feature=FEATURES["append"]))
         process = subprocess.Popen(  # noqa: ASYNC220  # a group of its own, to be killed whole
             command_line(codex, "sleep 8"),
             cwd=home.work,

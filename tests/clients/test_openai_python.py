@@ -3,48 +3,18 @@
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
 import pytest
 from openai import AsyncOpenAI
 
+from tests.clients.calls import CREATE, TERMINAL, is_call, output_of
 from tests.clients.served import Served, serve
 from tests.clients.typed import UNTYPED, classes, misfits
-from tests.clients.weather import ANSWER, CITIES, weather_of
+from tests.clients.weather import ANSWER, CITIES
 
 pytestmark = pytest.mark.clients
 
 APPEND_HEADER = {"OpenAI-Beta": "responses_websockets=2026-02-04"}
 INJECT_HEADER = {"OpenAI-Beta": "responses_multi_agent=v1"}
-TERMINAL = ("response.completed", "response.failed", "response.incomplete", "error")
-GET_WEATHER = {
-    "type": "function",
-    "name": "get_weather",
-    "description": "Tell the weather of a city.",
-    "strict": True,
-    "parameters": {
-        "type": "object",
-        "properties": {"city": {"type": "string"}},
-        "required": ["city"],
-        "additionalProperties": False,
-    },
-}
-CREATE: dict[str, Any] = {
-    "model": "test-model",
-    "input": "How is the weather?",
-    "tools": [GET_WEATHER],
-    "store": False,
-}
-
-
-def output_of(call: Any) -> dict[str, str]:
-    """Run the tool that a call asks for."""
-    city = orjson.loads(call.arguments)["city"]
-    return {"type": "function_call_output", "call_id": call.call_id, "output": weather_of(city)}
-
-
-def is_call(event: Any) -> bool:
-    """Is this a finished call?"""
-    return event.type == "response.output_item.done" and event.item.type == "function_call"
 
 
 @pytest.fixture

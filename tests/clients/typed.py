@@ -6,11 +6,16 @@ from typing import Any, Final, Literal, get_args
 
 import pydantic
 from openai.types.beta import BetaResponsesServerEvent
-from openai.types.responses import ResponsesServerEvent
+from openai.types.responses import ResponsesServerEvent, ResponseStreamEvent
 
-Form = Literal["append", "inject"]
+Form = Literal["append", "create", "http", "inject"]
 
-_UNIONS: Final[Mapping[Form, Any]] = {"append": ResponsesServerEvent, "inject": BetaResponsesServerEvent}
+_UNIONS: Final[Mapping[Form, Any]] = {
+    "append": ResponsesServerEvent,
+    "create": ResponsesServerEvent,
+    "http": ResponseStreamEvent,
+    "inject": BetaResponsesServerEvent,
+}
 UNTYPED: Final = frozenset({"response.done"})
 """Known to the prototype only."""
 UNLISTED_CODE: Final = "invalid_input"

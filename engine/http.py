@@ -1,0 +1,343 @@
+"""HTTP/1.1 over any stream: requests in, answers out, one after the other on a connection that is kept alive.
+
+h11 does the protocol, this module the waiting: every wait has a deadline, every buffer a bound.
+While a request is served, a second task reads: so the end of the client is noticed at once, and cancels what it asked for.
+What it reads ahead is the next request's; it stops reading when that is more than one buffer.
+
+One task writes: the one that serves. A write that moves no byte for `send_timeout_seconds` ends the connection.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Final, Protocol
+
+import attrs
+import h11
+import trio
+
+from engine.config import Limits
+from engine.door import DoorFailed, Knock, error_body, handshake_of, next_head
+from engine.handshake import Handshake
+from engine.streams import plain_socket
+from protocol.errors import RemoteProtocolError, refusal
+
+SLICE_BYTES: Final = 16 * 1024
+"""One write on a stream that is not a plain socket, so that progress can be seen."""
+_NO_ENCODING: Final = frozenset({"", "identity"})
+_HARMLESS: Final = frozenset({404, 405})
+"""Refusals of a request, not of the client."""
+Headers = Sequence[tuple[str, str]]
+
+
+class ClientGone(Exception):  # noqa: N818  # a state, as TransportClosed
+    """Nobody reads the answer any more."""
+
+
+@attrs.define(eq=False)
+class HttpCounts:
+    """Counts of a server since it began."""
+
+    connections: int = 0
+    """Accepted, also those whose only request was refused."""
+    requests: int = 0
+
+
+@attrs.define(eq=False)
+class Exchange:
+    """One request, and the way to its answer. Answer once: with `answer`, or with `begin`, `write`… and `end`."""
+
+    method: str
+    handshake: Handshake
+    """Path, query and headers."""
+    request_id: str
+    body: bytes
+    _connection: "HttpConnection"
+    owner: str = ""
+    on_disconnect: Callable[[], None] = lambda: None
+    """Called when the client is gone; set it to stop what it asked for."""
+    begun: bool = False
+
+    async def answer(
+        self, status: int, body: bytes, headers: Headers = (("content-type", "application/json"),)
+    ) -> None:
+        """The whole answer. A checkpoint. `ClientGone`."""
+        await self.begin(status, (*headers, ("content-length", str(len(body)))))
+        await self.write(body)
+        await self.end()
+
+    async def refuse(self, error: RemoteProtocolError, headers: Headers = ()) -> None:
+        """The answer to a request that is refused. A checkpoint. `ClientGone`."""
+        await self.answer(error.status, error_body(error), (("content-type", "application/json"), *headers))
+
+    async def begin(self, status: int, headers: Headers) -> None:
+        """The answer's head; it leaves together with the first bytes of the body. A checkpoint."""
+        self.begun = True
+        identified = (("x-request-id", self.request_id), *headers)
+        await self._connection.begin(status, identified, with_body=self.method != "HEAD")
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        """A part of the body, in one send; with `last`, the end of the answer in the same. A checkpoint. `ClientGone`."""
+        await self._connection.write(data, last=last)
+
+    async def end(self) -> None:
+        """The end of the answer. A checkpoint. `ClientGone`."""
+        await self._connection.write(b"", last=True)
+
+
+class Refused(Exception):  # noqa: N818  # named for what happens to the request
+    """A request is refused with headers beside the error's."""
+
+    def __init__(self, error: RemoteProtocolError, headers: Headers) -> None:
+        super().__init__(error.message)
+        self.error, self.headers = error, headers
+
+
+class Site(Protocol):
+    """What is served over HTTP."""
+
+    def admit(self, exchange: Exchange) -> None:
+        """Judge the head, before the body is read. `RemoteProtocolError`, `Refused`."""
+
+    async def serve(self, exchange: Exchange) -> None:
+        """Answer the request. `ClientGone`; whatever else it raises ends the connection."""
+
+
+class HttpConnection:
+    """One client's connection. `run` it once, then close it."""
+
+    def __init__(
+        self,
+        knock: Knock,
+        limits: Limits,
+        site: Site,
+        new_request_id: Callable[[], str],
+        counts: HttpCounts,
+    ) -> None:
+        self._stream = knock.stream
+        self._socket = plain_socket(knock.stream)
+        self._parser = knock.parser
+        self._first: h11.Request | None = knock.request
+        self._limits = limits
+        self._site = site
+        self._new_request_id = new_request_id
+        self._counts = counts
+        self._read_ahead = bytearray()
+        self._unsent = b""
+        self._with_body = True
+        self._at_end = False
+        self._closing = False
+        self._idle = trio.CancelScope()
+        self.busy = True
+        """Is a request being served?"""
+        self.over = trio.Event()
+        """The connection has ended."""
+
+    # --- the life --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve request after request until the connection is over. Raises what the serving raises."""
+        try:
+            while (request := await self._next_request()) is not None:
+                self.busy = True
+                await self._serve_one(request)
+                self.busy = False
+                if self._closing or self._at_end or self._parser.our_state is not h11.DONE:
+                    break
+                if self._parser.their_state is not h11.DONE:
+                    break
+                self._parser.start_next_cycle()
+        except ClientGone:
+            pass
+        except DoorFailed as error:
+            if error.answer is not None:
+                await say_no(self._stream, error.answer, self._new_request_id(), self._limits)
+        finally:
+            self.over.set()
+
+    def drain(self) -> None:
+        """The server is shutting down: close after the request that is being served, or now. Not a checkpoint."""
+        self._closing = True
+        if not self.busy:
+            self._idle.cancel()
+
+    async def _next_request(self) -> h11.Request | None:
+        """The next head; None if none comes in time. `DoorFailed`, `ClientGone`."""
+        if self._first is not None:
+            request, self._first = self._first, None
+            return request
+        with trio.move_on_after(self._limits.keep_alive_seconds) as self._idle:
+            while not self._closing:
+                head = next_head(self._parser)
+                if head is not None:
+                    return head
+                await self._feed()
+                # from its first byte on, a head has as long as the first one had
+                late = trio.current_time() + self._limits.handshake_timeout_seconds
+                self._idle.deadline = min(self._idle.deadline, late)
+        return None
+
+    async def _serve_one(self, request: h11.Request) -> None:
+        self._counts.requests += 1
+        exchange = Exchange(
+            method=request.method.decode("ascii"),
+            handshake=handshake_of(request),
+            request_id=self._new_request_id(),
+            body=b"",
+            connection=self,
+        )
+        try:
+            self._site.admit(exchange)
+            exchange.body = await self._body(exchange.handshake)
+        except (RemoteProtocolError, Refused) as error:
+            await self._refuse(exchange, error)
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch, exchange)
+            try:
+                await self._site.serve(exchange)
+            except ClientGone:
+                self._closing = True
+            nursery.cancel_scope.cancel()
+
+    async def _refuse(self, exchange: Exchange, error: RemoteProtocolError | Refused) -> None:
+        """Refuse a request by its head. Who may not come in keeps no place; a body left unread is in the next one's way."""
+        try:
+            self._closing = self._closing or self._parser.next_event() is h11.NEED_DATA
+        except h11.RemoteProtocolError:
+            self._closing = True
+        self._closing = self._closing or self._parser.their_state is not h11.DONE
+        refused = error if isinstance(error, Refused) else Refused(error, ())
+        self._closing = self._closing or refused.error.status not in _HARMLESS
+        await exchange.refuse(refused.error, refused.headers)
+
+    async def _watch(self, exchange: Exchange) -> None:
+        """Read ahead, up to one buffer, and notice the end."""
+        while len(self._read_ahead) < self._limits.receive_buffer_bytes:
+            data = await self._receive()
+            if not data:
+                self._at_end = True
+                exchange.on_disconnect()
+                return
+            self._read_ahead += data
+
+    async def aclose(self) -> None:
+        """Close, within `close_timeout_seconds`; after a farewell that the client has not read whole, only when it had the time to."""
+        with trio.CancelScope(shield=True) as scope:
+            scope.deadline = trio.current_time() + self._limits.close_timeout_seconds
+            if isinstance(self._stream, trio.abc.HalfCloseableStream) and not self._at_end:
+                try:
+                    await self._stream.send_eof()
+                    while await self._stream.receive_some(SLICE_BYTES):
+                        pass
+                except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
+                    pass
+        with trio.CancelScope(shield=True):
+            await trio.aclose_forcefully(self._stream)
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    async def _body(self, handshake: Handshake) -> bytes:
+        """The request's body. `RemoteProtocolError`: it is refused."""
+        for encoding in handshake.header_values("content-encoding"):
+            if encoding.strip().lower() not in _NO_ENCODING:
+                raise refusal("bad_encoding", encoding=encoding[:32])
+        limit, seconds = self._limits.max_message_bytes, self._limits.body_timeout_seconds
+        announced = handshake.header_values("content-length")
+        if announced and int(announced[0]) > limit:
+            raise refusal("body_too_large", limit=limit)
+        body = bytearray()
+        with trio.move_on_after(seconds):
+            while True:
+                event = await self._next_event()
+                if isinstance(event, h11.EndOfMessage):
+                    return bytes(body)
+                if isinstance(event, h11.Data):
+                    body += event.data
+                if len(body) > limit:
+                    raise refusal("body_too_large", limit=limit)
+        raise refusal("too_slow", seconds=seconds)
+
+    async def _next_event(self) -> object:
+        while True:
+            try:
+                event = self._parser.next_event()
+            except h11.RemoteProtocolError:
+                if self._at_end:
+                    raise ClientGone from None
+                raise refusal("bad_request") from None
+            if event is not h11.NEED_DATA:
+                return event
+            if self._parser.they_are_waiting_for_100_continue:
+                await self._send(
+                    self._parser.send(h11.InformationalResponse(status_code=100, headers=[])) or b""
+                )
+            await self._feed()
+
+    async def _feed(self) -> None:
+        """Give the parser more."""
+        data, self._read_ahead = bytes(self._read_ahead), bytearray()
+        if not data:
+            data = await self._receive()
+            self._at_end = not data
+        self._parser.receive_data(data)
+
+    async def _receive(self) -> bytes:
+        """The next bytes; none at the end, whatever the end is."""
+        try:
+            return bytes(await self._stream.receive_some(self._limits.receive_buffer_bytes))
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            return b""
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    async def begin(self, status: int, headers: Headers, *, with_body: bool) -> None:
+        """The head of an answer, held back for the first bytes of the body."""
+        await trio.lowlevel.checkpoint()
+        if self._closing or self._parser.their_state is not h11.DONE:
+            headers = (*headers, ("connection", "close"))
+        self._unsent = self._parser.send(h11.Response(status_code=status, headers=list(headers))) or b""
+        self._with_body = with_body
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        """A part of the body, in one send."""
+        chunk = self._unsent
+        self._unsent = b""
+        if data and self._with_body:
+            chunk += self._parser.send(h11.Data(data=data)) or b""
+        if last:
+            chunk += self._parser.send(h11.EndOfMessage()) or b""
+        await self._send(chunk)
+
+    async def _send(self, data: bytes) -> None:
+        """Write all of it. `ClientGone`: it broke, or nothing moved for too long."""
+        view = memoryview(data)
+        while view:
+            sent = 0
+            with trio.move_on_after(self._limits.send_timeout_seconds):
+                try:
+                    if self._socket is not None:
+                        sent = await self._socket.send(view)
+                    else:
+                        await self._stream.send_all(view[:SLICE_BYTES])
+                        sent = len(view[:SLICE_BYTES])
+                except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+                    raise ClientGone from None
+            if not sent:
+                self._at_end = True  # no farewell either
+                raise ClientGone
+            view = view[sent:]
+
+
+async def say_no(
+    stream: trio.abc.Stream, error: RemoteProtocolError, request_id: str, limits: Limits
+) -> None:
+    """Answer to what is no request. A checkpoint; nothing if the peer does not listen any more."""
+    body = error_body(error)
+    head = (
+        f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\nx-request-id: {request_id}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    with trio.move_on_after(limits.close_timeout_seconds):
+        with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            await stream.send_all(head.encode() + body)

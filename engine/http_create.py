@@ -1,0 +1,247 @@
+"""`POST /v1/responses`: a body becomes a rollout, and the rollout's events an answer, as JSON or as a stream.
+
+The client's history is looked up by its content if the variant is `optimised`; in `naive` all work is done anew.
+The rollout is the same one as over WebSocket, and so are its stages.
+No status is sent before the response is accepted: whatever is refused has its own (bug list, row 1).
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+import orjson
+import trio
+
+from engine.compact_request import compact
+from engine.context import Preamble
+from engine.engine import Engine
+from engine.http import ClientGone, Exchange
+from engine.intake import Intake, input_items
+from engine.keeping import keep
+from engine.ledger import Ledger
+from engine.listing import listed_items
+from engine.live import LiveResponse, LiveResponses, resource_body
+from engine.prefix_cache import Prefix, PrefixCache, chain_of
+from engine.rollout import Rollout
+from engine.snapshot import Snapshot
+from engine.sse import EventLog, write_events
+from engine.stages import CallLedger
+from protocol import codec
+from protocol.dialects import HTTP, Ending
+from protocol.errors import CATALOGUE, RemoteProtocolError, refusal
+from protocol.events import Response, ResponseCreate, ResponseError
+from protocol.items import Item
+from protocol.session import Record
+
+log = logging.getLogger(__name__)
+
+
+def read_create(body: bytes) -> ResponseCreate:
+    """The create in a request's body. `RemoteProtocolError`: as a create over WebSocket."""
+    data = codec.parse_object(body)
+    data["type"] = ResponseCreate.type
+    data.pop("stream_id", None)  # lanes are a matter of connections (reference 9)
+    event = codec.client_event(data)
+    assert isinstance(event, ResponseCreate), "the type was set to it"
+    return event
+
+
+@attrs.frozen
+class History:
+    """A create with all that it continues."""
+
+    create: ResponseCreate
+    base: tuple[Item, ...]
+    """The items of the response it names, and of that one's parents."""
+    new: tuple[Item, ...]
+    """Its own input."""
+
+
+@attrs.frozen
+class Start:
+    """How a rollout begins: what is given to it, and what is known of it already."""
+
+    create: ResponseCreate
+    prefix: Prefix | None
+    chain: Sequence[bytes]
+    """The keys of the history; empty if nothing is remembered."""
+
+    @property
+    def parent(self) -> Snapshot | None:
+        """What the rollout goes on from."""
+        return self.prefix.snapshot if self.prefix else None
+
+
+@attrs.define(eq=False)
+class HttpResponses:
+    """Makes responses over HTTP."""
+
+    engine: Engine
+    live: LiveResponses
+    prefixes: PrefixCache
+
+    async def create(self, exchange: Exchange) -> None:
+        """Answer a create. `RemoteProtocolError`: it is refused; `ClientGone`."""
+        started_ns = self.engine.clock_ns()
+        create = read_create(exchange.body)
+        ledger = Ledger(self.engine.clock_ns, started_ns=started_ns)
+        if self.engine.open_rollouts >= self.engine.limits.max_open_rollouts:
+            raise refusal("overloaded")
+        history = await self._history(create, exchange.owner)
+        start = self._start(history, exchange.owner)
+        with self._opened(exchange, history, start, ledger) as response:
+            await self._serve(exchange, history, start, response)
+
+    async def count_input(self, exchange: Exchange) -> None:
+        """Answer how many tokens a create would begin with (reference 10.8). `RemoteProtocolError`; `ClientGone`."""
+        history = await self._history(read_create(exchange.body), exchange.owner)
+        start = self._start(history, exchange.owner)
+        intake = Intake(self.engine, Ledger(self.engine.clock_ns), lambda _name: None)
+        try:
+            await intake.open(start.create, start.parent)
+        except RemoteProtocolError as error:
+            raise _in_the_clients_words(self.engine, history, error) from None
+        count = {"object": "response.input_tokens", "input_tokens": intake.input_tokens}
+        await exchange.answer(200, orjson.dumps(count))
+
+    async def compact(self, exchange: Exchange) -> None:
+        """Answer a shorter history that stands for a long one (reference 10.7). `RemoteProtocolError`; `ClientGone`."""
+        create = read_create(exchange.body)
+        history = await self._history(create, exchange.owner)
+        shorter = await compact(self.engine, create, exchange.owner, history.base)
+        await exchange.answer(200, orjson.dumps(shorter))
+
+    # --- before ----------------------------------------------------------------------------------------------------
+
+    async def _history(self, create: ResponseCreate, owner: str) -> History:
+        """`RemoteProtocolError`: the response it names is unknown, foreign, or not to be continued."""
+        base: tuple[Item, ...] = ()
+        if create.previous_response_id is not None:
+            record = await self.engine.store.get(owner, create.previous_response_id)
+            if record is None or not record.continuable:
+                raise refusal("previous_not_found", response_id=create.previous_response_id)
+            base = record.context_items
+        compactor = self.engine.compactor  # what was compacted enters as what it stands for
+        return History(create, base, tuple(compactor.expanded(input_items(create), owner)))
+
+    def _start(self, history: History, owner: str) -> Start:
+        """The rollout gets what is new to the server, and the rest as its parent."""
+        create, items = history.create, (*history.base, *history.new)
+        chain: Sequence[bytes] = ()
+        prefix = None
+        if self.engine.http_variant == "optimised":
+            chain = chain_of(owner, Preamble(create.instructions, create.tools or ()), items)
+            prefix = self.prefixes.find(chain)
+        rest = items[prefix.items if prefix else 0 :]
+        return Start(attrs.evolve(create, input=rest), prefix, chain)
+
+    @contextmanager
+    def _opened(
+        self, exchange: Exchange, history: History, start: Start, ledger: Ledger
+    ) -> Iterator[LiveResponse]:
+        engine, create = self.engine, history.create
+        record = Record(engine.new_id("resp"), HTTP)
+        is_stored = create.store is not False
+        events = EventLog(record, engine.limits, queued=create.stream is True, kept=is_stored)
+        listed = listed_items(history.new, engine.new_id)
+
+        async def keep_it(rollout: Rollout) -> None:
+            await keep(engine, exchange.owner, rollout, input_items=listed, wanted=response.stored)
+
+        rollout = Rollout(engine, start.create, record, events, ledger=ledger, keep=keep_it)
+        response = LiveResponse(exchange.owner, rollout, events, listed, is_stored)
+        self.live.add(response)
+        engine.open_rollouts += 1
+        try:
+            yield response
+        finally:
+            engine.open_rollouts -= 1
+            self.live.end(response)
+
+    # --- the response ----------------------------------------------------------------------------------------------
+
+    async def _serve(
+        self, exchange: Exchange, history: History, start: Start, response: LiveResponse
+    ) -> None:
+        refused: list[RemoteProtocolError] = []
+
+        async def run() -> None:
+            try:
+                await self._run(start, response)
+            except RemoteProtocolError as error:
+                refused.append(_in_the_clients_words(self.engine, history, error))
+            finally:
+                response.events.created.set()
+                response.events.close()
+
+        def gone() -> None:
+            response.events.drop_writer()
+            response.rollout.stop(Ending.DISCONNECTED)
+
+        exchange.on_disconnect = gone
+        broke_off = False
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            try:
+                await response.events.created.wait()
+                if response.rollout.resource is not None and history.create.stream:
+                    await write_events(exchange, response.events, self.engine.limits)
+                await response.events.closed.wait()
+            except ClientGone:
+                broke_off = True
+            finally:
+                gone()  # if the answer broke off; else there is nothing left to stop
+        if broke_off:
+            raise ClientGone
+        if refused:
+            raise refused[0]
+        if not exchange.begun:
+            await _answer_whole(exchange, response.events.final)
+
+    async def _run(self, start: Start, response: LiveResponse) -> None:
+        """The rollout, and what is kept of it. `RemoteProtocolError`: it is refused."""
+        rollout, begun = response.rollout, None
+
+        def remember() -> None:
+            nonlocal begun
+            snapshot, found = rollout.snapshot_now()
+            known = start.prefix.matches if start.prefix else ()
+            begun = self.prefixes.keep(start.chain, snapshot, (*known, *found))
+
+        if start.chain:
+            response.events.on_created = remember
+        await rollout.run(start.parent)
+        if rollout.resource is None:
+            return
+        if begun is not None and rollout.snapshot is not None:
+            self.prefixes.keep_with_output(start.chain, begun, rollout.snapshot, rollout.resource.output)
+
+
+async def _answer_whole(exchange: Exchange, final: Response | None) -> None:
+    """The answer without a stream. `RemoteProtocolError`: the response failed, or was cancelled; `ClientGone`."""
+    if final is None:  # it was stopped without a word: the server goes away, or the client
+        raise refusal("draining")
+    if final.error is not None:
+        raise failure(final.error)
+    await exchange.answer(200, resource_body(final))
+
+
+def failure(error: ResponseError) -> RemoteProtocolError:
+    """The error of a response as that of a request, with the status of the line it was made from."""
+    lines = [row for row in CATALOGUE.values() if row.code == error.code]
+    line = next((row for row in lines if row.message == error.message), lines[0])
+    return RemoteProtocolError(error.code, error.message, status=line.status, type=line.type)
+
+
+def _in_the_clients_words(
+    engine: Engine, history: History, error: RemoteProtocolError
+) -> RemoteProtocolError:
+    """A refusal that names a place in `input` names it as the client counts, whatever was known of the history."""
+    calls = CallLedger()
+    try:
+        calls.admit(history.base)
+        engine.validate.context(calls, history.new)
+    except RemoteProtocolError as its_own:
+        return its_own
+    return error

@@ -1,0 +1,188 @@
+"""Server-sent events of one response: numbered and framed once, taken by one writer, kept to be sent again.
+
+`EventLog` is a rollout's outbox over HTTP. Events are framed as they are emitted, so that a second sending is the first
+one byte for byte. The writer takes what is queued as whole events: one send never tears one.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import orjson
+import trio
+
+from engine.config import Limits
+from engine.http import ClientGone, Exchange
+from protocol.errors import CATALOGUE, RemoteProtocolError, refusal
+from protocol.events import TERMINAL_CLASSES, Response, ResponseCreated, ResponseFailed, ServerEvent
+from protocol.session import Record
+
+DONE: Final = b"data: [DONE]\n\n"
+PING: Final = b": ping\n\n"
+HEADERS: Final = (("content-type", "text/event-stream"), ("cache-control", "no-store"))
+_TYPE_OF_CODE: Final[Mapping[str | None, str]] = {row.code: row.type for row in CATALOGUE.values()}
+
+
+def framed(kind: str, data: bytes) -> bytes:
+    """One event."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+
+
+class EventLog:
+    """The events of one response. `queued`: for a writer; `kept`: to be sent again (reference 10.3)."""
+
+    def __init__(self, record: Record, limits: Limits, *, queued: bool, kept: bool) -> None:
+        self.final: Response | None = None
+        """The resource of the terminal event, from its emission on."""
+        self.created = trio.Event()
+        """The response has begun, so it is accepted."""
+        self.closed = trio.Event()
+        self.on_created: Callable[[], None] = lambda: None
+        """Called when the response has just begun: its context is made, and nothing sampled."""
+        self._record = record
+        self._limits = limits
+        self._queued = queued
+        self._kept = kept
+        self._queue = bytearray()
+        self._in_write_bytes = 0
+        self._gone = False
+        self._waiters = trio.lowlevel.ParkingLot()
+        self._drained = trio.lowlevel.ParkingLot()
+        self._events: deque[bytes] = deque()
+        self._events_bytes = 0
+        self._first_number = 0
+
+    # --- the rollout's side ----------------------------------------------------------------------------------------
+
+    def emit(self, event: ServerEvent) -> None:
+        """As `Outbox.emit`. An error comes before the failure that it explains, with a number of its own (10.2)."""
+        if isinstance(event, ResponseFailed) and event.response.status == "failed":
+            self._append(self._error_event(event.response))
+        self._append(framed(event.type, self._record.send(event)))
+        if isinstance(event, TERMINAL_CLASSES):
+            self.final = event.response
+        elif isinstance(event, ResponseCreated):
+            self.on_created()
+            self.created.set()
+
+    def flush(self) -> None:
+        """As `Outbox.flush`."""
+        if self._waiters:
+            self._waiters.unpark_all()
+
+    async def wait_writable(self) -> None:
+        """As `Outbox.wait_writable`: above the high-water mark until half of that is left."""
+        if self.unsent_bytes > self._limits.outbox_high_water_bytes:
+            while self.unsent_bytes > self._limits.outbox_high_water_bytes // 2:
+                await self._drained.park()
+
+    def hook(self, name: str, members: Mapping[str, Any]) -> None:
+        """Nothing: HTTP is not traced."""
+
+    def close(self) -> None:
+        """Nothing more will come. Idempotent."""
+        self.closed.set()
+        self._waiters.unpark_all()
+
+    def _error_event(self, response: Response) -> bytes:
+        number = self._record.next_number
+        self._record.pass_over(number)
+        assert response.error is not None, "a failed response says why"
+        code, message = response.error.code, response.error.message
+        detail = {
+            "type": _TYPE_OF_CODE.get(code, "server_error"),
+            "code": code,
+            "message": message,
+            "param": None,
+        }
+        flat = {"type": "error", "sequence_number": number, "code": code, "message": message, "param": None}
+        return framed("error", orjson.dumps({**flat, "error": detail}))
+
+    def _append(self, chunk: bytes) -> None:
+        if self._queued and not self._gone:
+            self._queue += chunk
+        if self._kept:
+            self._events.append(chunk)
+            self._events_bytes += len(chunk)
+            while self._events_bytes > self._limits.max_kept_event_bytes and len(self._events) > 1:
+                self._events_bytes -= len(self._events.popleft())
+                self._first_number += 1
+
+    # --- the writers' side -----------------------------------------------------------------------------------------
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the writer has not taken, and what it is writing."""
+        return len(self._queue) + self._in_write_bytes
+
+    def take(self) -> bytes:
+        """All that is queued; by taking more the writer says that it has written what it took before."""
+        chunk, self._queue = bytes(self._queue), bytearray()
+        self._in_write_bytes = len(chunk)
+        if self.unsent_bytes <= self._limits.outbox_high_water_bytes // 2:
+            self._drained.unpark_all()
+        return chunk
+
+    def drop_writer(self) -> None:
+        """Nobody writes any more; the rollout must not wait for it. Idempotent."""
+        self._gone = True
+        self._queue = bytearray()
+        self._in_write_bytes = 0
+        self._drained.unpark_all()
+
+    async def wait_changed(self) -> None:
+        """Wait for the next flush, or the end; look first whether there is anything. A checkpoint."""
+        await self._waiters.park()
+
+    def events_from(self, number: int) -> list[bytes]:
+        """The kept events from a number on. `RemoteProtocolError` `replay_gap`: not all of them are kept."""
+        if number < self._first_number:
+            raise self._gap(number)
+        return [self._events[place] for place in range(number - self._first_number, len(self._events))]
+
+    def _gap(self, number: int) -> RemoteProtocolError:
+        return refusal("replay_gap", response_id=self._record.response_id, number=number)
+
+
+async def write_events(exchange: Exchange, events: EventLog, limits: Limits) -> None:
+    """Write a live response from its beginning to `[DONE]`. `ClientGone`."""
+    await exchange.begin(200, HEADERS)
+    ping_at = trio.current_time() + limits.sse_ping_seconds
+    while True:
+        closed = events.closed.is_set()
+        chunk = events.take()
+        if closed:
+            await exchange.write(chunk + DONE, last=True)
+            return
+        if not chunk:
+            with trio.move_on_at(ping_at) as silence:
+                await events.wait_changed()
+            if not silence.cancelled_caught:
+                continue
+            chunk = PING
+        await exchange.write(chunk)
+        ping_at = trio.current_time() + limits.sse_ping_seconds
+
+
+async def replay_events(exchange: Exchange, events: EventLog, start: int, limits: Limits) -> None:
+    """Write the kept events from a number on, then what follows. `RemoteProtocolError`: `replay_gap`; `ClientGone`.
+
+    Who falls behind so far that events are gone is cut off: with a gap the stream would be a lie.
+    """
+    closed, chunks = events.closed.is_set(), events.events_from(start)
+    await exchange.begin(200, HEADERS)
+    while not closed:
+        if chunks:
+            await exchange.write(b"".join(chunks))
+        else:
+            with trio.move_on_after(limits.sse_ping_seconds) as silence:
+                await events.wait_changed()
+            if silence.cancelled_caught:
+                await exchange.write(PING)
+        start += len(chunks)
+        closed = events.closed.is_set()
+        try:
+            chunks = events.events_from(start)
+        except RemoteProtocolError:
+            raise ClientGone from None
+    await exchange.write(b"".join(chunks) + DONE, last=True)
