@@ -5,7 +5,7 @@ Therefore an item begins and ends with a marker, every field stands between mark
 Markers are ids; every field from outside, names and call ids too, goes through `vocabulary.encode` as literal text.
 So a field cannot end early, and the number of markers depends on the kind of item alone.
 
-    message        START role [CHANNEL phase] MESSAGE text END
+    message        START role MESSAGE text END
     reasoning      START assistant CHANNEL analysis MESSAGE text END
     call           START assistant CHANNEL kind CONSTRAIN namespace CONSTRAIN name CONSTRAIN number MESSAGE input CALL
     output         START tool CHANNEL kind CONSTRAIN number MESSAGE text END
@@ -17,6 +17,7 @@ So a field cannot end early, and the number of markers depends on the kind of it
 A call is shown by its *number* in the context, counted from 1, and an output by that of its call: ids are random, and two
 rollouts that say the same should be the same tokens (invariant S11).
 
+The phase of a message is a mark of one form of the wire, not the model's word, and is not shown.
 Images, files and unknown parts are a placeholder, `[input_image]`: these models read text.
 An item of unknown type above `MAX_DOCUMENT_BYTES` is a placeholder too; what is in it (screenshots, most likely) means
 nothing as text. `encrypted_content` is never shown to a model.
@@ -135,10 +136,7 @@ def _unrendered_part_bytes(part: object) -> int:
 
 
 def _message(item: Message, _number: int) -> Layout:
-    yield from (START, item.role)
-    if item.phase is not None:
-        yield from (CHANNEL, item.phase)
-    yield MESSAGE
+    yield from (START, item.role, MESSAGE)
     yield from _content(item.content)
     yield END
 

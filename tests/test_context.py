@@ -94,7 +94,7 @@ def expected_markers(item):
     """How many of each marker an item of this kind has, whatever its text is."""
     match item:
         case Message():
-            found = {START: 1, CHANNEL: item.phase is not None, MESSAGE: 1, END: 1}
+            found = {START: 1, MESSAGE: 1, END: 1}
         case Reasoning():
             found = {START: 1, CHANNEL: 1, MESSAGE: 1, END: 1}
         case FunctionCall() | CustomToolCall():
