@@ -86,6 +86,7 @@ class Connection:
         self._recorder = recorder
         self._session = ServerSession(append=append)
         self._owner = owner
+        self._keep = partial(keep, engine, owner)
         self._model = model
         self._check = check
         self._lanes = Lanes(engine.limits)
@@ -312,7 +313,7 @@ class Connection:
             ledger=queued.ledger,
             keep_warm=True,
             begun=steering.applied if is_successor else None,
-            keep=partial(keep, self._engine, self._owner),
+            keep=self._keep,
         )
         lane.rollout = self._open[record.response_id] = rollout
         self._engine.open_rollouts += 1

@@ -75,7 +75,7 @@ class StoredResponses:
         response = self.live.get(owner, response_id)
         if response is not None and response.rollout.resource is not None:
             response.rollout.stop(Ending.CANCELLED)
-            await response.rollout.ended.wait()
+            await response.rollout.wait_ended()
             await exchange.answer(200, resource_body(response.rollout.resource))
         elif (cancelled := await self.cancel_elsewhere(owner, response_id)) is not None:
             await exchange.answer(200, resource_body(cancelled))

@@ -18,6 +18,8 @@ Accepted = Callable[[tuple[str, ...]], None]
 class Inbox:
     """One rollout's. `accepted` is told the call ids of each batch taken."""
 
+    __slots__ = ("_accepted", "_complete", "_max_held", "_pending", "_restart_seconds", "patience")
+
     def __init__(self, pending: PendingCalls, *, max_held: int, accepted: Accepted) -> None:
         self._pending = pending
         self._max_held = max_held

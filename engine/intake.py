@@ -9,10 +9,10 @@ Each stage lets other rollouts run between two slices of work, so a tool output 
 """
 
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
+import attrs
 import trio
 
 from engine.context import ITEM_BYTES, Context, Preamble
@@ -38,6 +38,19 @@ from protocol.items import (
 
 Count = Callable[[str], None]
 ClassifyText = Callable[[Streams, str], tuple[Streams, tuple[Match, ...]]]
+
+
+@attrs.define
+class Work:
+    """What the stages did for a rollout, and what they found done already."""
+
+    validated_items: int = 0
+    reused_items: int = 0
+    read_tools: int = 0
+    reused_tools: int = 0
+    rendered_tokens: int = 0
+    reused_tokens: int = 0
+    classified_characters: int = 0
 
 
 class Intake:
@@ -70,7 +83,7 @@ class Intake:
         self.calls = CallLedger()
         self.tools = ToolTable()
         self.matches: list[str] = []
-        self.work: Counter[str] = Counter()
+        self.work = Work()
         """What was done, and what was there already: tokens, characters, tools, items."""
         self.sampling: Sampling | None = None
         self._added_tools: tuple[Tools, ...] = ()
@@ -95,8 +108,8 @@ class Intake:
         reused_tokens = len(self.context)
         with self._ledger.at(Stage.VALIDATE):
             new = self._engine.validate.context(self.calls, input_items(create))
-            self.work["validated_items"] += len(new)
-            self.work["reused_items"] += self.context.item_count
+            self.work.validated_items += len(new)
+            self.work.reused_items += self.context.item_count
             await self._read_tools(create, parent, new)
             self._count("validate")
         with self._ledger.at(Stage.RESOLVE):
@@ -107,7 +120,7 @@ class Intake:
         if self.full:
             raise refusal("context_length")
         await self._classify(new)
-        self.work["reused_tokens"] += reused_tokens
+        self.work.reused_tokens += reused_tokens
         self.first_item = self.context.item_count - len(new)
         self._begin_feed(create, parent if reused_tokens else None, reused_tokens, new)
 
@@ -136,7 +149,7 @@ class Intake:
         before = parent.added_tools if parent is not None else ()
         if parent is not None and parent.context.preamble.tools == tools:
             self.tools = parent.tools
-            self.work["reused_tools"] += len(tools)
+            self.work.reused_tools += len(tools)
         else:
             for field, some in (("tools", tools), *(("input.tools", some) for some in before)):
                 await self._add_tools(some, field)
@@ -155,7 +168,7 @@ class Intake:
                 self.tools = stop.value
                 break
             await breathe()
-        self.work["read_tools"] += len(tools)
+        self.work.read_tools += len(tools)
 
     def start(self, create: ResponseCreate, response_id: str) -> Sampling:
         """The sampling of this rollout: the parent's, gone on with, or a new one."""
@@ -172,7 +185,7 @@ class Intake:
         """What the client sent: outputs and messages, in the order in which they enter the context."""
         with self._ledger.at(Stage.VALIDATE):
             self.calls.admit(items)
-            self.work["validated_items"] += len(items)
+            self.work.validated_items += len(items)
             self._count("validate")
         start = len(self.context)
         await self._render(items)
@@ -245,7 +258,7 @@ class Intake:
             before = len(self.context)
             for _ in self.context.extend_in_slices(items):
                 await breathe()
-            self.work["rendered_tokens"] += len(self.context) - before
+            self.work.rendered_tokens += len(self.context) - before
             self._count("render")
 
     async def _classify(self, items: Sequence[Item]) -> None:
@@ -265,7 +278,7 @@ class Intake:
         for piece in chain.from_iterable(map(self._slices, texts)):
             self._streams, found = classify(self._streams, piece)
             self.matches.extend(match.name for match in found)
-            self.work["classified_characters"] += len(piece)
+            self.work.classified_characters += len(piece)
             since_breath += ITEM_BYTES + len(piece)
             if since_breath >= self._engine.limits.work_slice_bytes:
                 since_breath = 0

@@ -67,6 +67,34 @@ class _Over(Exception):  # noqa: N818  # not an error: how the loop leaves itsel
 class Rollout:
     """One response from its create to its terminal event. `run` it once, in a task of its own."""
 
+    __slots__ = (
+        "_account",
+        "_assembly",
+        "_begun",
+        "_dialect",
+        "_ended",
+        "_ending",
+        "_ending_at_pause",
+        "_endings",
+        "_engine",
+        "_hosted_calls",
+        "_intake",
+        "_keep",
+        "_keep_warm",
+        "_life",
+        "_outbox",
+        "_slots",
+        "counts",
+        "create",
+        "finished",
+        "inbox",
+        "ledger",
+        "preface",
+        "record",
+        "resource",
+        "snapshot",
+    )
+
     def __init__(
         self,
         engine: Engine,
@@ -94,8 +122,10 @@ class Rollout:
         """For a response that continues this one; set at the end, if the ending allows it."""
         self.resource: Response | None = None
         """The response as it began, and from the end on as it ended, also where no event says so."""
-        self.ended = trio.Event()
-        """Set when nothing more will come of it."""
+        self.finished = False
+        """Nothing more will come of it."""
+        self._ended: trio.Event | None = None
+        """Made when somebody waits for it: most rollouts end unawaited, and thousands of them wait."""
         self.counts: Counter[str] = Counter()
         """How often each stage and hook point ran."""
         self._engine = engine
@@ -141,7 +171,16 @@ class Rollout:
         finally:
             if begun:
                 await self._finish()
-            self.ended.set()
+            self.finished = True
+            if self._ended is not None:
+                self._ended.set()
+
+    async def wait_ended(self) -> None:
+        """Wait until nothing more will come of it. A checkpoint."""
+        await trio.lowlevel.checkpoint()
+        if not self.finished:
+            self._ended = self._ended or trio.Event()
+            await self._ended.wait()
 
     def stop(self, ending: Ending) -> None:
         """End the rollout; the first ending counts. Not a checkpoint."""
@@ -429,7 +468,7 @@ class Rollout:
                     usage=self._account.totals,
                     matches=tuple(self._intake.matches),
                     ledger=self.ledger.report(),
-                    work=dict(self._intake.work),
+                    work=attrs.asdict(self._intake.work),
                 )
             )
 

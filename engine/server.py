@@ -320,7 +320,7 @@ class Server:
             rollout = connection.rollout(response_id) if connection_owner == owner else None
             if rollout is not None and rollout.resource is not None:
                 rollout.stop(Ending.CANCELLED)
-                await rollout.ended.wait()
+                await rollout.wait_ended()
                 return rollout.resource
         await trio.lowlevel.checkpoint()
         return None

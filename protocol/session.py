@@ -50,6 +50,19 @@ _LIFECYCLE: Final = (
 class Record:
     """One response: state, numbers, pending calls. `send` is the server's half, `follow` the client's."""
 
+    __slots__ = (
+        "_extras",
+        "_lane",
+        "_place",
+        "_template",
+        "dialect",
+        "next_number",
+        "pending",
+        "response_id",
+        "state",
+        "stream_id",
+    )
+
     def __init__(self, response_id: str, dialect: Dialect, stream_id: str | None = None) -> None:
         self.response_id = response_id
         self.dialect = dialect
