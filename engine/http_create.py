@@ -229,9 +229,9 @@ async def _answer_whole(exchange: Exchange, final: Response | None) -> None:
 
 def failure(error: ResponseError) -> RemoteProtocolError:
     """The error of a response as that of a request, with the status of the line it was made from."""
-    lines = [row for row in CATALOGUE.values() if row.code == error.code]
-    line = next((row for row in lines if row.message == error.message), lines[0])
-    return RemoteProtocolError(error.code, error.message, status=line.status, type=line.type)
+    lines = [row for row in CATALOGUE.values() if row.code_in_response == error.code]
+    line = next(row for row in lines if error.message.startswith(row.message.partition("{")[0]))
+    return RemoteProtocolError(line.code, error.message, status=line.status, type=line.type)
 
 
 def _in_the_clients_words(

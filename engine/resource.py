@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from protocol.dialects import EndRow
-from protocol.errors import refusal
+from protocol.errors import CATALOGUE, refusal
 from protocol.events import IncompleteDetails, Response, ResponseCreate, ResponseError
 from protocol.items import Item
 from protocol.usage import Usage
@@ -55,7 +55,7 @@ def resource_at_end(
 
 def _error(line: str, response_id: str, seconds: float) -> ResponseError:
     words = refusal(line, response_id=response_id, seconds=seconds)
-    return ResponseError(words.code or "server_error", words.message)
+    return ResponseError(CATALOGUE[line].code_in_response or "server_error", words.message)
 
 
 def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:

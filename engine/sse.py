@@ -20,7 +20,9 @@ from protocol.session import Record
 DONE: Final = b"data: [DONE]\n\n"
 PING: Final = b": ping\n\n"
 HEADERS: Final = (("content-type", "text/event-stream"), ("cache-control", "no-store"))
-_TYPE_OF_CODE: Final[Mapping[str | None, str]] = {row.code: row.type for row in CATALOGUE.values()}
+_TYPE_OF_CODE: Final[Mapping[str | None, str]] = {
+    row.code_in_response: row.type for row in CATALOGUE.values()
+}
 
 
 def framed(kind: str, data: bytes) -> bytes:

@@ -64,6 +64,13 @@ class Row:
     param: str | None = None
     status: int = 400
     type: str = INVALID
+    instead: str | None = None
+    """Says so in `response.error`, as openai-python's list of codes lacks `code`; final for Codex, like `code`."""
+
+    @property
+    def code_in_response(self) -> str | None:
+        """The code in `response.error` of a failed response."""
+        return self.instead or self.code
 
 
 _SERVER: Final = "server_error"
@@ -119,7 +126,10 @@ CATALOGUE: Final[Mapping[str, Row]] = {
     ),
     "model_not_found": Row("model_not_found", "The model '{model}' does not exist.", "model", 404),
     "context_length": Row(
-        "context_length_exceeded", "Your input exceeds the context window of this model.", "input"
+        "context_length_exceeded",
+        "Your input exceeds the context window of this model.",
+        "input",
+        instead="invalid_prompt",
     ),
     # steering (reference 4.6); its answers are numbered events, not error frames
     "steer_input": Row("invalid_input", "{reason}", "input"),
@@ -170,7 +180,13 @@ CATALOGUE: Final[Mapping[str, Row]] = {
     "server_error": Row(
         "server_error", "The server had an error while processing your request.", None, 500, _SERVER
     ),
-    "cancelled": Row("response_cancelled", "Response '{response_id}' was cancelled.", None, 409),
+    "cancelled": Row(
+        "response_cancelled",
+        "Response '{response_id}' was cancelled.",
+        None,
+        409,
+        instead="invalid_prompt",
+    ),
     "expired": Row(
         "server_error",
         "Suspended response '{response_id}' received no tool output within {seconds:g} s.",

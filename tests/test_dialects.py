@@ -27,14 +27,14 @@ ROWS = [
 EXPECTED = {
     # dialect: {ending in a pause: (frame, status, code)}, reference 2.6 and 2.7
     "append": {
-        Ending.CANCELLED: ("failed", "cancelled", "response_cancelled"),
+        Ending.CANCELLED: ("failed", "cancelled", "invalid_prompt"),
         Ending.ABANDONED: (None, "completed", None),
         Ending.DISCONNECTED: (None, "completed", None),
         Ending.EXPIRED: ("failed", "failed", "server_error"),
         Ending.DRAINED: ("failed", "failed", "server_error"),
     },
     "inject": {
-        Ending.CANCELLED: ("failed", "cancelled", "response_cancelled"),
+        Ending.CANCELLED: ("failed", "cancelled", "invalid_prompt"),
         Ending.ABANDONED: (None, "completed", None),
         Ending.DISCONNECTED: (None, "completed", None),
         Ending.EXPIRED: ("completed", "completed", None),
@@ -64,7 +64,7 @@ def test_every_ending_of_a_pause_has_a_row(dialect: Dialect) -> None:
 def test_pauses_end_as_the_reference_says(dialect: Dialect) -> None:
     """Frame, status and code of each end of a pause are those of reference 2.6 and 2.7."""
     found = {
-        ending: (row.frame, row.status, row.error and CATALOGUE[row.error].code)
+        ending: (row.frame, row.status, row.error and CATALOGUE[row.error].code_in_response)
         for ending, row in dialect.suspended_endings.items()
     }
     assert found == EXPECTED[dialect.name]

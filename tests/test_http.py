@@ -561,7 +561,7 @@ async def test_cancelling_answers_both(autojump_clock):
         cancelled = await other.ask("POST", path)
         again = await other.ask("POST", path)
         waiting = await client.answer()
-    assert (200, "cancelled", "response_cancelled") == (
+    assert (200, "cancelled", "invalid_prompt") == (
         cancelled.status,
         cancelled.json["status"],
         cancelled.json["error"]["code"],

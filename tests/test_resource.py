@@ -173,7 +173,7 @@ def test_an_incomplete_resource_has_its_reason(ending, reason):
         (
             INJECT.sampling_endings[Ending.CANCELLED],
             "cancelled",
-            ResponseError("response_cancelled", "Response 'resp_1' was cancelled."),
+            ResponseError("invalid_prompt", "Response 'resp_1' was cancelled."),
         ),
     ],
 )

@@ -365,7 +365,7 @@ def test_an_error_has_the_type_of_its_line():
     """The type beside the code is the catalogue's, whoever failed."""
     log = log_with()
     begin(log)
-    error = ResponseError("context_length_exceeded", "too long")
+    error = ResponseError("invalid_prompt", "too long")
     log.emit(events.ResponseFailed(Response("resp_1", 0, "m", status="failed", error=error)))
     log.close()
     (_, told_error) = list(events_in(log.take()))[2]
