@@ -1,11 +1,13 @@
 """The trace format, version 1: an exchange as JSON lines, both directions and what happened between (invariants part 1).
 
 A line with the key `trace` is a header and starts a trace; the lines after it are its records, counted from 1.
-This module makes and reads lines; clocks and files are the caller's.
+This module makes and reads lines; clocks and files are the caller's. `protocol.readers` reads logs of other kinds.
 """
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NoReturn
 
 import orjson
 
@@ -13,10 +15,17 @@ VERSION: Final = 1
 MAX_RAW_CHARACTERS: Final = 4096
 """Text that is no JSON object is cut here."""
 
+DONE: Final = b"[DONE]"
+"""What ends a stream over SSE: the one frame that is no object."""
+
 _ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 """Line breaks of a JSON text can only stand between its members."""
 
+_LONE_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+"""What may be one: only then is a text worth a second, slow look."""
+
 Direction = Literal["in", "out", "hook"]
+DIRECTIONS: Final = ("in", "out", "hook")
 
 ENGINE_HOOKS: Final = (
     "connection_open",
@@ -29,8 +38,20 @@ ENGINE_HOOKS: Final = (
     "resume",
     "slot_acquire",
     "slot_release",
+    "context",
+    "usage_record",
+    "cache_reset",
+    "attach",
 )
 """The hooks that the engine records completely."""
+
+
+class TraceError(ValueError):
+    """The input is not what it is read as. The message names the line and the way out; `line` counts from 1."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
 
 
 def header_line(
@@ -56,25 +77,32 @@ def header_line(
 
 
 def record_line(
-    t_seconds: float, connection: str, direction: Direction, frame: Mapping[str, Any] | bytes
+    t_seconds: float,
+    connection: str,
+    direction: Direction,
+    frame: Mapping[str, Any] | bytes,
+    event: str | None = None,
 ) -> bytes:
     """One record, newline included. A frame may come as the bytes that were on the wire: they are kept as they are.
 
-    Only line breaks between members become spaces, since a record is a line.
+    Only line breaks between members become spaces, since a record is a line. `event`: the line of that name, over SSE.
     """
-    head = orjson.dumps({"t": round(t_seconds, 6), "conn": connection, "dir": direction})[:-1]
+    names = {"t": round(t_seconds, 6), "conn": connection, "dir": direction}
+    head = orjson.dumps(names if event is None else {**names, "event": event})[:-1]
+    if frame == DONE:
+        return head + b',"frame":"[DONE]"}\n'
     if not isinstance(frame, bytes):
         return head + b',"frame":' + orjson.dumps(frame) + b"}\n"
-    if _is_object(frame):
+    if is_object(frame):
         return head + b',"frame":' + frame.translate(_ONE_LINE).strip() + b"}\n"
     raw = frame.decode("utf-8", "replace")[:MAX_RAW_CHARACTERS]
     return head + b',"raw":' + orjson.dumps(raw) + b"}\n"
 
 
-def _is_object(frame: bytes) -> bool:
-    """Read inside a list, because the record nests it once more than it was."""
+def is_object(frame: bytes) -> bool:
+    """Is it one JSON object? Read inside a list, because the record nests it once more than it was."""
     try:
-        values = orjson.loads(b"[%b]" % frame)
+        values = parsed(b"[%b]" % frame)
     except ValueError:
         return False
     return len(values) == 1 and isinstance(values[0], dict)
@@ -85,35 +113,79 @@ def hook_line(t_seconds: float, connection: str, name: str, members: Mapping[str
     return record_line(t_seconds, connection, "hook", {"hook": name, **members})
 
 
-def _object_of(line: str | bytes, number: int) -> dict[str, Any]:
+def parsed(text: str | bytes) -> Any:
+    """JSON, with lone surrogates too: that a server sends half a character is for the checker to say. `ValueError`."""
     try:
-        value = orjson.loads(line)
+        return orjson.loads(text)
+    except ValueError:
+        escaped = text if isinstance(text, str) else text.decode("utf-8", "replace")
+        if not _LONE_SURROGATE.search(escaped):
+            raise
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def entries(lines: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
+    """Headers and records of a file, one by one, in constant memory; a header is what has the key `trace`.
+
+    `TraceError`: a record before any header, an unknown version, or a line that is no object or no record.
+    """
+    started = False
+    for number, line in enumerate(lines, 1):
+        try:
+            value = orjson.loads(line)
+        except ValueError:
+            if not line.strip():
+                continue
+            value = _parsed_line(line, number)
+        if type(value) is not dict:
+            raise TraceError(f"line {number} is no JSON object; a trace has one a line", number)
+        if "trace" in value:
+            _check_header(value, number)
+            started = True
+        elif not started:
+            raise TraceError(f"line {number} comes before any header (a line with the key 'trace')", number)
+        elif value.get("dir") not in DIRECTIONS or type(value.get("conn")) is not str:
+            raise TraceError(
+                f"line {number} is no record: it needs 'dir' (in, out or hook) and 'conn' (a text)", number
+            )
+        yield value
+
+
+def _parsed_line(line: str | bytes, number: int) -> Any:
+    """The slow way, for what the fast way does not read."""
+    try:
+        return parsed(line)
     except ValueError as error:
-        raise ValueError(f"line {number} is no JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"line {number} is no JSON object")  # noqa: TRY004  # a bad file, not a bad argument
-    return value
+        raise TraceError(
+            f"line {number} is no JSON: {error}; was the file cut in the middle of a line?", number
+        ) from None
+
+
+def _check_header(header: Mapping[str, Any], number: int) -> None:
+    if header["trace"] != VERSION:
+        raise TraceError(
+            f"line {number}: trace version {header['trace']!r} is unknown; this reader knows {VERSION}",
+            number,
+        )
 
 
 def read(lines: Iterable[str | bytes]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Traces of a file: header and records. `ValueError`: no header, an unknown version, or a line that is no object."""
+    """Traces of a file, each whole: header and records. `TraceError` as `entries`."""
     header: dict[str, Any] | None = None
     records: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
+    for entry in entries(lines):
+        if "trace" not in entry:
+            records.append(entry)
             continue
-        value = _object_of(line, number)
-        if "trace" not in value:
-            if header is None:
-                raise ValueError(f"line {number} comes before any header (a line with the key 'trace')")
-            records.append(value)
-            continue
-        if value["trace"] != VERSION:
-            raise ValueError(
-                f"line {number}: trace version {value['trace']!r} is unknown; this reader knows {VERSION}"
-            )
         if header is not None:
             yield header, records
-        header, records = value, []
+        header, records = entry, []
     if header is not None:
         yield header, records

@@ -147,6 +147,8 @@ def test_an_empty_file_holds_no_trace() -> None:
         ([HEADER, b'{"trace":"1"}'], "line 2: trace version '1' is unknown"),
         ([HEADER, b"[1]"], "line 2 is no JSON object"),
         ([HEADER, b"{"], "line 2 is no JSON"),
+        ([HEADER, b'{"conn":"c1","dir":"sideways","frame":{}}'], "line 2 is no record"),
+        ([HEADER, b'{"conn":1,"dir":"in","frame":{}}'], "line 2 is no record"),
     ],
 )
 def test_what_is_no_trace_is_refused(lines: list[bytes], message: str) -> None:
