@@ -6,9 +6,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+from engine import check_arguments, tap_arguments
 from engine.pointers import DEFAULT_PLACE, pointed
 
 DEFAULT_KEY_VARIABLE: Final = "SUSPENDED_API_KEY"
+FORMS: Final = {
+    "append": "one response; it says response.done at a call, response.append brings the outputs (the prototype)",
+    "inject": "one response; it stays open, response.inject brings each output when it is there (the public beta)",
+    "create": "a response for each round of calls; response.create with previous_response_id brings the outputs",
+    "http": "the same over HTTP, streamed; each request brings the whole history, and nothing is stored",
+}
+"""The forms of `engine.client_forms`, for those who read the help. The first one is the default."""
+
+_FORM_LINES = "\n".join(f"  {name:6}  {words}" for name, words in FORMS.items())
 
 _CODES = """\
 exit codes:
@@ -23,17 +33,24 @@ examples:
   suspended demo                                  watch an agent repair a program in one suspended response
   suspended serve --sampler policy:demos.agents.shell
   suspended call http://127.0.0.1:8080/v1 'say hello'
+  suspended check trace.jsonl
 
 {_CODES}"""
 
 _DEMO_EPILOG = f"""\
 A small project with a bug or two is copied to a temporary folder. An agent repairs it: its tools (list, read and write
 files, run the tests) run here, in the client; the "model" is a program that searches for the repair, at a model's pace.
-All of it happens inside of one response, which suspends at each tool call and goes on when the output is there.
+In the append and inject forms all of it happens inside of one response, which suspends at each tool call and goes on
+when the output is there. In the other two, which the world uses today, each call ends a response and its output starts
+the next one: the same agent, the same files; compare the tables at the end, and what the client sends.
+
+forms:
+{_FORM_LINES}
 
 examples:
-  suspended demo                          the append form: response.done, response.append
-  suspended demo --form inject            the public beta: response.inject
+  suspended demo                          one response, in the append form
+  suspended demo --form inject            one response, in the other form of this idea
+  suspended demo --form http              a response for each round of calls, the whole history sent each time
   suspended demo --project ./mine         your project; it is copied, the original is never changed, but its tests
                                           are run, with your rights
   suspended demo --plain --trace t.jsonl  a line for each thing; every frame, both ways, in a file
@@ -66,9 +83,13 @@ What it prints is the tool's output; if it fails, its exit code is added. Mind w
   --tool 'name=command'        one argument, "input"
   --tool 'name(a, b)=command'  arguments "a" and "b", both text
 
+forms (tools and answer are the same in each):
+{_FORM_LINES}
+
 examples:
   suspended call http://127.0.0.1:8080/v1 'what time is it?' --tool 'now()=date'
   suspended call ws://127.0.0.1:8080/v1/responses --form inject --tool 'read(path)=cat -- "$ARG_path"' - <prompt.txt
+  suspended call http://127.0.0.1:8080/v1 --form http 'say hello'
   suspended call http://127.0.0.1:8080/v1 '$ ls' --tool 'exec_command(cmd)=sh -c "$ARG_cmd"'
 
 The answer goes to standard output as it comes, calls and outputs to standard error.
@@ -95,12 +116,18 @@ def make_parser() -> ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(
-        title="commands", metavar="demo | serve | call", required=True, parser_class=_Parser
+        title="commands", metavar="demo | serve | call | check | tap", required=True, parser_class=_Parser
     )
     for add, epilog, summary in (
         (_add_demo, _DEMO_EPILOG, "watch an agent repair a program in one suspended response"),
         (_add_serve, _SERVE_EPILOG, "serve the engine by WebSocket and HTTP"),
-        (_add_call, _CALL_EPILOG, "run one rollout against any server of the append or inject form"),
+        (
+            _add_call,
+            _CALL_EPILOG,
+            "run one rollout against any server of the Responses API, in one of four forms",
+        ),
+        (_add_check, check_arguments.EPILOG, check_arguments.SUMMARY),
+        (_add_tap, tap_arguments.EPILOG, tap_arguments.SUMMARY),
     ):
         add(
             commands.add_parser(
@@ -116,9 +143,7 @@ def make_parser() -> ArgumentParser:
 
 def _add_demo(parser: _Parser) -> None:
     add = parser.add_argument
-    add(
-        "--form", choices=("append", "inject"), default="append", help="which form to speak (default: append)"
-    )
+    _add_form(parser)
     add(
         "--rate",
         type=_positive,
@@ -173,6 +198,19 @@ def _add_serve(parser: _Parser) -> None:
         metavar="FILE",
         help="keep responses and their usage in this SQLite file (default: in memory)",
     )
+    add(
+        "--http-variant",
+        choices=("optimised", "naive"),
+        default="optimised",
+        help="over HTTP: keep what a history was rendered and read to, for the next request that begins with it, or, "
+        "to compare, do all work for the whole history each time (default: optimised)",
+    )
+    add(
+        "--no-websocket",
+        dest="websocket",
+        action="store_false",
+        help="refuse upgrades with 426: clients that can go on over HTTP",
+    )
     add("--limits", type=Path, metavar="FILE", help="TOML file of limits")
     add(
         "--limit",
@@ -189,9 +227,7 @@ def _add_call(parser: _Parser) -> None:
     add = parser.add_argument
     add("url", metavar="URL", help="http(s)://host:port/v1, or ws(s)://host:port/v1/responses")
     add("prompt", metavar="PROMPT", help="what to ask; - reads it from standard input")
-    add(
-        "--form", choices=("append", "inject"), default="append", help="which form to speak (default: append)"
-    )
+    _add_form(parser)
     add("--model", default="default", help="the model's name (default: default)")
     add(
         "--tool",
@@ -208,8 +244,27 @@ def _add_call(parser: _Parser) -> None:
         help="a command that runs longer is killed (default: 60)",
     )
     add("--key-env", metavar="NAME", help=f"variable that holds the key (default: {DEFAULT_KEY_VARIABLE})")
-    add("--json", action="store_true", help="print the final response as JSON instead of its text")
+    add(
+        "--json",
+        action="store_true",
+        help="print each response as a line of JSON instead of the text; in the append and inject forms there is one",
+    )
     parser.set_defaults(command="call")
+
+
+def _add_check(parser: _Parser) -> None:
+    check_arguments.add_check(parser)
+
+
+def _add_tap(parser: _Parser) -> None:
+    tap_arguments.add_tap(parser)
+
+
+def _add_form(parser: _Parser) -> None:
+    default = next(iter(FORMS))
+    parser.add_argument(
+        "--form", choices=tuple(FORMS), default=default, help=f"how to speak; see below (default: {default})"
+    )
 
 
 def _positive(text: str) -> float:

@@ -2,7 +2,7 @@
 
 Items are written one after the other: the next begins when the last is done.
 Pieces of a second call that arrive while a first is open are held and written when it ends, so alternating pieces give
-two whole items (public bug 13).
+two whole items (BerriAI/litellm#21331).
 Calls of hosted tools are written when the segment is over: their item stays open while the tool runs, and the calls that
 a client must run are announced first, so that both run at once.
 
@@ -12,47 +12,20 @@ Texts are kept as lists of pieces and joined once: a megabyte of single characte
 from bisect import insort
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Final
-
-import attrs
+from typing import Any
 
 from engine.hosted import HostedCall
+from engine.open_items import Emit, NewId, OpenCall, OpenText, SampledCall
 from engine.samplers.base import CallInput, CallStart
 from engine.stages import Tool, ToolTable
 from protocol import events
 from protocol.dialects import Dialect
-from protocol.events import OutputItemAdded, OutputItemDone, ServerEvent
-from protocol.items import (
-    CALLS,
-    CustomToolCall,
-    FunctionCall,
-    Item,
-    McpCall,
-    Message,
-    OutputText,
-    Phase,
-    Reasoning,
-    ReasoningText,
-)
-
-Emit = Callable[[ServerEvent], None]
-NewId = Callable[[str], str]
+from protocol.events import OutputItemAdded, OutputItemDone
+from protocol.items import CALLS, Item, McpCall, Phase
 
 
 class ItemBoundary(Exception):  # noqa: N818  # not an error: how a segment is left between two items
     """An item is done, and `Assembly.stops_after_item` asked for that."""
-
-
-@attrs.define
-class _Call:
-    """A call being sampled."""
-
-    start: CallStart
-    tool: Tool
-    place: int
-    """How many calls of the rollout began before it."""
-    pieces: list[str] = attrs.field(factory=list)
-    over: bool = False
 
 
 class Assembly:
@@ -83,8 +56,8 @@ class Assembly:
         self._tools = tools
         self._known_call = known_call
         self.items: list[Item] = []
-        self._open: _OpenText | _OpenCall | None = None
-        self._calls: dict[int, _Call] = {}
+        self._open: OpenText | OpenCall | None = None
+        self._calls: dict[int, SampledCall] = {}
         self._offered: set[str] = set()
         self._begun = 0
         self.hosted: list[HostedCall] = []
@@ -98,7 +71,7 @@ class Assembly:
     def text(self, piece: str) -> None:
         """A piece of the answer."""
         open_ = self._open
-        if not (isinstance(open_, _OpenText) and open_.kind == "message"):
+        if not (isinstance(open_, OpenText) and open_.kind == "message"):
             open_ = self._prose("message")
         open_.write(piece)
 
@@ -111,7 +84,7 @@ class Assembly:
         self._close_prose(phase="commentary")
         tool = self._tools.find(part.name, part.namespace)
         # a name nobody listed goes to the client as a function call: it knows best (Codex runs tools it does not list)
-        self._calls[part.index] = _Call(
+        self._calls[part.index] = SampledCall(
             part, tool or Tool("function", part.name, part.namespace), self._begun
         )
         self._begun += 1
@@ -120,7 +93,7 @@ class Assembly:
     def call_input(self, part: CallInput) -> None:
         """A piece of a call's input. `KeyError`: the sampler never started that call."""
         call = self._calls[part.index]
-        if isinstance(self._open, _OpenCall) and self._open.index == part.index:
+        if isinstance(self._open, OpenCall) and self._open.index == part.index:
             self._open.write(part.text)
         elif part.text:
             call.pieces.append(part.text)
@@ -151,8 +124,13 @@ class Assembly:
         self.hosted = []
         self._calls.clear()
 
+    def offer(self, tools: ToolTable) -> None:
+        """Know other tools from now on: the client has found some more."""
+        self._tools = tools
+
     def cut(self) -> None:
         """A limit ended the sampling: the open item is done as `incomplete`, held calls are dropped."""
+        self.stops_after_item = False  # this is the end already
         if self._open is not None:
             self._done(self._open.close("incomplete"))
         self._calls.clear()
@@ -160,14 +138,14 @@ class Assembly:
 
     # --- prose -------------------------------------------------------------------------------------------------
 
-    def _prose(self, kind: str) -> "_OpenText":
-        if not (isinstance(self._open, _OpenText) and self._open.kind == kind):
+    def _prose(self, kind: str) -> "OpenText":
+        if not (isinstance(self._open, OpenText) and self._open.kind == kind):
             self.end_segment(final=False)
-            self._open = _OpenText(kind, self._new_id, self._emit, len(self.items), self._dialect)
+            self._open = OpenText(kind, self._new_id, self._emit, len(self.items), self._dialect)
         return self._open
 
     def _close_prose(self, phase: Phase) -> None:
-        if isinstance(self._open, _OpenText):
+        if isinstance(self._open, OpenText):
             self._done(self._open.close("completed", phase))
 
     # --- calls -------------------------------------------------------------------------------------------------
@@ -180,7 +158,7 @@ class Assembly:
                     self._take_hosted(index, call)
                 continue
             if self._open is None:
-                self._open = _OpenCall(
+                self._open = OpenCall(
                     index,
                     call,
                     self._new_call_id(call),
@@ -189,21 +167,21 @@ class Assembly:
                     len(self.items),
                     self._dialect,
                 )
-            if not (isinstance(self._open, _OpenCall) and self._open.index == index and call.over):
+            if not (isinstance(self._open, OpenCall) and self._open.index == index and call.over):
                 return
             self.client_calls += 1
             del self._calls[index]
             self._done(self._open.close("completed"))
 
-    def _new_call_id(self, call: _Call) -> str:
-        """The backend's own id unless the chain has it already (public bugs 14 and 15)."""
+    def _new_call_id(self, call: SampledCall) -> str:
+        """The backend's own id unless the chain has it already (router-for-me/CLIProxyAPI#4219, NousResearch/hermes-agent#111443)."""
         offered = call.start.call_id
         if not offered or offered in self._offered or self._known_call(offered):
             return self._new_id("call")
         self._offered.add(offered)  # the chain learns of it only when the segment is over
         return offered
 
-    def _take_hosted(self, index: int, call: _Call) -> None:
+    def _take_hosted(self, index: int, call: SampledCall) -> None:
         del self._calls[index]
         label = call.tool.namespace or ""
         hosted = HostedCall(self._new_id("mcp"), label, call.tool.name, call.pieces, call.place)
@@ -246,103 +224,3 @@ class Assembly:
         # a call is answered before anything else, and the item of a hosted one ends outside of a segment
         if self.stops_after_item and not isinstance(item, (*CALLS, McpCall)):
             raise ItemBoundary
-
-
-@attrs.frozen
-class _Prose:
-    """What differs between an answer and a thought."""
-
-    prefix: str
-    delta: Callable[[str, int, int, str], ServerEvent]
-    done: Callable[[str, int, int, str], ServerEvent]
-    part: Callable[[str], Any]
-
-
-_PROSE: Final = {
-    "message": _Prose("msg", events.OutputTextDelta, events.OutputTextDone, OutputText),
-    "reasoning": _Prose("rs", events.ReasoningTextDelta, events.ReasoningTextDone, ReasoningText),
-}
-
-
-class _OpenText:
-    """A message or a reasoning item being written: one part."""
-
-    def __init__(self, kind: str, new_id: NewId, emit: Emit, index: int, dialect: Dialect) -> None:
-        self.kind = kind
-        self._emit = emit
-        self._index = index
-        self._dialect = dialect
-        self._row = _PROSE[kind]
-        self._id = new_id(self._row.prefix)
-        self._pieces: list[str] = []
-        emit(OutputItemAdded(index, self._item("in_progress", (), None)))
-        emit(events.ContentPartAdded(self._id, index, 0, self._row.part("")))
-
-    def write(self, piece: str) -> None:
-        if piece:
-            self._emit(self._row.delta(self._id, self._index, 0, piece))
-            self._pieces.append(piece)
-
-    def close(self, status: Any, phase: Phase | None = None) -> Item:
-        text = "".join(self._pieces)
-        part = self._row.part(text)
-        self._emit(self._row.done(self._id, self._index, 0, text))
-        self._emit(events.ContentPartDone(self._id, self._index, 0, part))
-        return self._item(status, (part,), phase)
-
-    def _item(self, status: Any, content: Any, phase: Phase | None) -> Item:
-        agent = self._dialect.agent
-        if self.kind == "reasoning":
-            return Reasoning(self._id, content=content, status=status, agent=agent)
-        return Message(
-            "assistant", content, self._id, status, phase if self._dialect.marks_phase else None, agent
-        )
-
-
-class _OpenCall:
-    """A function or custom call being written."""
-
-    def __init__(
-        self,
-        index: int,
-        call: _Call,
-        call_id: str,
-        new_id: NewId,
-        emit: Emit,
-        output_index: int,
-        dialect: Dialect,
-    ) -> None:
-        self.index = index
-        self._call = call
-        self._call_id = call_id
-        self._custom = call.tool.kind == "custom"
-        self._id = new_id("ctc" if self._custom else "fc")
-        self._emit = emit
-        self._output_index = output_index
-        self._dialect = dialect
-        self._pieces: list[str] = []
-        self._delta = events.CustomToolCallInputDelta if self._custom else events.FunctionCallArgumentsDelta
-        emit(OutputItemAdded(output_index, self._item("in_progress", "")))
-        for piece in call.pieces:
-            self.write(piece)
-
-    def write(self, piece: str) -> None:
-        if piece:
-            self._emit(self._delta(self._id, self._output_index, piece))
-            self._pieces.append(piece)
-
-    def close(self, status: Any, _phase: Phase | None = None) -> Item:
-        if not self._pieces and not self._custom:
-            self.write("{}")  # a call without arguments still has some (public bug 12)
-        text = "".join(self._pieces)
-        if self._custom:
-            self._emit(events.CustomToolCallInputDone(self._id, self._output_index, text))
-        else:
-            name = self._call.start.name
-            self._emit(events.FunctionCallArgumentsDone(self._id, self._output_index, text, name))
-        return self._item(status, text)
-
-    def _item(self, status: Any, text: str) -> Item:
-        start = self._call.start
-        cls = CustomToolCall if self._custom else FunctionCall
-        return cls(self._call_id, start.name, text, self._id, start.namespace, status, self._dialect.agent)

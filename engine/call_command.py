@@ -16,7 +16,7 @@ import attrs
 import orjson
 import trio
 
-from engine.client import ClientRollout, Form, RolloutRefusedError, connect
+from engine.client import FORMS, ClientRollout, Form, RolloutRefusedError, connect
 from engine.handshake import HandshakeFailed
 from engine.nursery import leaves
 from engine.server import printable
@@ -106,7 +106,7 @@ class CallSettings:
         if len(set(names)) < len(names):
             raise ValueError(f"--tool: {max(names, key=names.count)!r} is given twice")
         return cls(
-            url=websocket_url(arguments.url),
+            url=FORMS[arguments.form].url(websocket_url(arguments.url)),
             form=arguments.form,
             model=arguments.model,
             prompt=prompt,
@@ -174,9 +174,10 @@ async def _call(settings: CallSettings, out: TextIO, err: TextIO) -> int:
             return _failed(err, f"refused: {error}")
         response = rollout.response
         if response is None:
-            return _failed(err, "the connection ended before the rollout did")
+            why = f": {rollout.lost}" if rollout.lost else ""
+            return _failed(err, f"the connection ended before the rollout did{why}")
         if settings.as_json:
-            out.write(f"{orjson.dumps(unstructure(response)).decode()}\n")
+            out.writelines(f"{orjson.dumps(unstructure(ended)).decode()}\n" for ended in rollout.responses)
         return _outcome(response, err)
 
 

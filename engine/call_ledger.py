@@ -11,14 +11,14 @@ from typing import Self
 
 from protocol.errors import refusal
 from protocol.items import (
+    CALLS,
     OUTPUT_OF,
-    CustomToolCall,
-    CustomToolCallOutput,
-    FunctionCall,
-    FunctionCallOutput,
+    OUTPUTS,
+    Call,
     Item,
     ItemReference,
     Opaque,
+    Output,
 )
 
 
@@ -97,22 +97,22 @@ class _Batch:
             if item.id not in self.item_ids and item.id not in self._known_item_ids:
                 raise refusal("item_not_found", id=item.id)
             return False
-        if isinstance(item, FunctionCall | CustomToolCall):
+        if isinstance(item, CALLS):
             self._take_call(place, item)
-        elif isinstance(item, FunctionCallOutput | CustomToolCallOutput):
+        elif isinstance(item, OUTPUTS):
             self._take_output(item)
         item_id = item.raw.get("id") if isinstance(item, Opaque) else item.id
         if isinstance(item_id, str):
             self.item_ids.add(item_id)
         return True
 
-    def _take_call(self, place: int, call: FunctionCall | CustomToolCall) -> None:
+    def _take_call(self, place: int, call: Call) -> None:
         if call.call_id in self.pending:
             raise refusal("invalid_value", field=f"input[{place}].call_id")
         self.kinds[call.call_id] = type(call)
         self.pending[call.call_id] = None
 
-    def _take_output(self, output: FunctionCallOutput | CustomToolCallOutput) -> None:
+    def _take_output(self, output: Output) -> None:
         kind = self.kinds.get(output.call_id) or self._known_kinds.get(output.call_id)
         if kind is None or not isinstance(output, OUTPUT_OF[kind]):
             raise refusal("no_call", call_id=output.call_id)

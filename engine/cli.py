@@ -102,7 +102,43 @@ def _call(arguments: Namespace) -> int:
     return _run(lambda: call(settings, sys.stdout, sys.stderr))
 
 
-_COMMANDS: Mapping[str, Callable[[Namespace], int]] = {"demo": _demo, "serve": _serve, "call": _call}
+def _check(arguments: Namespace) -> int:
+    from engine.check_command import CheckSettings, check  # noqa: PLC0415  # see the head of this module
+
+    plain = not sys.stdout.isatty() or os.environ.get("TERM") == "dumb" or bool(os.environ.get("NO_COLOR"))
+    try:
+        if arguments.list or arguments.explain is not None:
+            from engine.rule_pages import page, table  # noqa: PLC0415  # see the head of this module
+
+            _say(table() if arguments.list else page(arguments.explain))
+            return OK
+        settings = CheckSettings.read(arguments, colour=not plain, progress=sys.stderr.isatty())
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    stdin = getattr(sys.stdin, "buffer", None)  # none if it was closed before we began
+    code = check(settings, stdin, sys.stdout, sys.stderr)
+    return code if code != INTERRUPTED else _complain("interrupted", INTERRUPTED)
+
+
+def _tap(arguments: Namespace) -> int:
+    from engine.tap_command import TapSettings, tap  # noqa: PLC0415  # see the head of this module
+
+    plain = not sys.stdout.isatty() or os.environ.get("TERM") == "dumb" or bool(os.environ.get("NO_COLOR"))
+    try:
+        settings = TapSettings.read(arguments, colour=not plain)
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from error
+    _log_to_stderr()
+    return _run_trio(lambda: _with_signals(lambda signals: tap(settings, signals, _say)))
+
+
+_COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
+    "demo": _demo,
+    "serve": _serve,
+    "call": _call,
+    "check": _check,
+    "tap": _tap,
+}
 
 
 def _key(named: str | None) -> str | None:

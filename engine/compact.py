@@ -34,6 +34,7 @@ from protocol.items import (
     Message,
     Opaque,
     Reasoning,
+    ToolSearchOutput,
     text_of,
 )
 
@@ -79,14 +80,16 @@ def sizes_of(items: Sequence[Item]) -> list[int]:
 
 
 def _needed(items: Sequence[Item]) -> frozenset[int]:
-    """Places of items that bring tools and of calls without an output."""
+    """Places of items that bring tools, with their calls, and of calls without an output."""
     open_calls: dict[str, int] = {}
     tools = set()
     for place, item in enumerate(items):
         if isinstance(item, CALLS):
             open_calls[item.call_id] = place
         elif isinstance(item, OUTPUTS):
-            open_calls.pop(item.call_id, None)
+            call = open_calls.pop(item.call_id, None)
+            if isinstance(item, ToolSearchOutput) and call is not None:  # with its call: alone it is refused
+                tools |= {call, place}
         elif item.type in ITEMS_WITH_TOOLS:
             tools.add(place)
     return frozenset(tools | set(open_calls.values()))
@@ -193,14 +196,15 @@ class Compactor:
         content = [codec.unstructure(item) for item in items]
         return Opaque({"id": item_id, "type": KIND, "encrypted_content": self.seals.seal(content, owner)})
 
-    def expanded(self, items: Sequence[Item], owner: str, *, field: str = "input") -> tuple[Item, ...]:
+    def expanded(self, items: Sequence[Item], owner: str, *, passed_over: int = 0) -> tuple[Item, ...]:
         """These items, each compaction item replaced by those that it stands for; others stay as they are.
 
-        `RemoteProtocolError` `invalid_value`, with the place in `field`: the item is forged, changed, or someone else's.
+        `passed_over`: how many items of the client's `input` came before them.
+        `RemoteProtocolError` `invalid_value`, with the place in `input`: the item is forged, changed, or someone else's.
         """
         found: list[Item] = []
-        for place, item in enumerate(items):
-            carried = self._carried(item, owner, f"{field}[{place}].encrypted_content")
+        for place, item in enumerate(items, passed_over):
+            carried = self._carried(item, owner, f"input[{place}].encrypted_content")
             found += [item] if carried is None else carried
         return tuple(found)
 

@@ -40,30 +40,46 @@ class Start:
 async def start_of(engine: Engine, create: ResponseCreate, parent: Snapshot | None, owner: str) -> Start:
     """Read the compaction items of a create, and compact its context if it asks for that and is too long.
 
-    `RemoteProtocolError`: such an item is not this owner's, the threshold is no number, or an output has no call.
-    A checkpoint only if it compacts.
+    `RemoteProtocolError`: as `with_input_read` and `shortened`. A checkpoint only if the create asks for it.
+    """
+    read = with_input_read(engine, create, owner, continues=parent is not None)
+    return await shortened(engine, read, parent, owner)
+
+
+def with_input_read(engine: Engine, create: ResponseCreate, owner: str, *, continues: bool) -> ResponseCreate:
+    """The create with each compaction item of its input replaced by what it stands for.
+
+    One that continues nothing brings its whole history; if it wants that compacted, what its last compaction item stands
+    for is left out. `RemoteProtocolError`: such an item is not this owner's, or the threshold is no number.
     """
     items, threshold = input_items(create), threshold_of(create.context_management)
-    if threshold is None and not any(item.type == KIND for item in items):
-        return Start(create, parent)
-    if threshold is not None and parent is None:
-        items = _from_last_compaction(items)
-    items = engine.compactor.expanded(items, owner)
+    if not any(item.type == KIND for item in items):
+        return create
+    passed_over = 0
+    if threshold is not None and not continues:
+        items, passed_over = _from_last_compaction(items)
+    return attrs.evolve(create, input=engine.compactor.expanded(items, owner, passed_over=passed_over))
+
+
+async def shortened(engine: Engine, create: ResponseCreate, parent: Snapshot | None, owner: str) -> Start:
+    """Compact a context, the parent's and the create's own input, if the create asks for that and it is too long.
+
+    `RemoteProtocolError`: the threshold is no number, or the calls and outputs do not match.
+    """
+    threshold = threshold_of(create.context_management)
     if threshold is None:
-        return Start(attrs.evolve(create, input=items), parent)
-    context = await _context_of(engine, create, parent, items)
+        return Start(create, parent)
+    context = await _context_of(engine, create, parent)
     kept = over_threshold(context, threshold)
     if kept is None:
-        return Start(attrs.evolve(create, input=items), parent)
+        return Start(create, parent)
     preface = engine.compactor.item(kept, owner, engine.new_id("cmp"))
     return Start(attrs.evolve(create, input=kept), None, preface)
 
 
-async def _context_of(
-    engine: Engine, create: ResponseCreate, parent: Snapshot | None, items: Sequence[Item]
-) -> Context:
+async def _context_of(engine: Engine, create: ResponseCreate, parent: Snapshot | None) -> Context:
     calls = parent.calls.fork() if parent is not None else CallLedger()
-    new = engine.validate.context(calls, items)
+    new = engine.validate.context(calls, input_items(create))
     preamble = Preamble(create.instructions, create.tools or ())
     context, again = parent.context.continued(preamble) if parent is not None else (Context(preamble), ())
     for _ in context.extend_in_slices((*again, *new)):
@@ -71,14 +87,16 @@ async def _context_of(
     return context
 
 
-def _from_last_compaction(items: Sequence[Item]) -> tuple[Item, ...]:
-    """A whole history without what its last compaction item stands for; rules that the client sets stay in front."""
-    places = [place for place, item in enumerate(items) if item.type == KIND]
-    start = places[-1] if places else 0
-    rules = (
+def _from_last_compaction(items: Sequence[Item]) -> tuple[tuple[Item, ...], int]:
+    """A whole history without what its last compaction item stands for, and by how many places that item moved up.
+
+    Rules that the client sets stay in front.
+    """
+    start = max(place for place, item in enumerate(items) if item.type == KIND)
+    rules = tuple(
         item for item in items[:start] if isinstance(item, Message) and item.role in {"developer", "system"}
     )
-    return (*rules, *items[start:])
+    return (*rules, *items[start:]), start - len(rules)
 
 
 async def compact(

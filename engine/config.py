@@ -27,6 +27,8 @@ class Limits:
     """Inject form: from the suspension or the last accepted output (reference 5B.2 rule 5). 0 = complete at once."""
     max_open_rollouts: int = attrs.field(default=20_000, validator=_positive)
     """Rollouts of the server, nearly all of them suspended; at about 10 kB each this is 200 MB. More get a 503."""
+    max_open_rollouts_per_key: int = attrs.field(default=5_000, validator=_positive)
+    """The same of one key, over WebSocket; more get a 429. So one key cannot fill the server. Without keys no such limit."""
     hosted_tool_timeout_seconds: float = attrs.field(default=60.0, validator=_positive)
     """A tool of the server's that takes longer fails; the rollout goes on."""
     max_hosted_output_bytes: int = attrs.field(default=MIB, validator=_positive)
@@ -101,7 +103,7 @@ class Limits:
     max_connections: int = attrs.field(default=2048, validator=_positive)
     """Connections of the server, handshakes included; more are refused with 429."""
     max_connections_per_key: int = attrs.field(default=256, validator=_positive)
-    """WebSocket connections of one key; more are refused with 429 (reference 4.7). Without keys there is no such limit."""
+    """Connections of one key, over WebSocket and HTTP; more are refused with 429 (reference 4.7). Without keys no such limit."""
     max_connection_seconds: float = attrs.field(default=3600.0, validator=_positive)
     """A WebSocket connection that is older refuses new creates and is closed with 1001 (reference 4.7)."""
     age_grace_seconds: float = attrs.field(default=60.0, validator=_at_least_zero)

@@ -202,9 +202,7 @@ class Connection:
     # --- frames --------------------------------------------------------------------------------------------------
 
     def _on_create(self, create: ResponseCreate, size_bytes: int, ledger: Ledger) -> None:
-        why = self._closing
-        if why is None and self._engine.open_rollouts >= self._engine.limits.max_open_rollouts:
-            why = refusal("overloaded")
+        why = self._closing or self._too_many()
         if why is not None:
             self._refuse(why, create.stream_id)
             return
@@ -220,6 +218,15 @@ class Connection:
         if not lane.busy:
             lane.busy = True
             self._nursery.start_soon(self._run_lane, lane)
+
+    def _too_many(self) -> RemoteProtocolError | None:
+        """Why the server, or this key, may open no more rollouts (T13)."""
+        engine, limits = self._engine, self._engine.limits
+        if engine.open_rollouts >= limits.max_open_rollouts:
+            return refusal("overloaded")
+        if self._owner and engine.open_by_owner[self._owner] >= limits.max_open_rollouts_per_key:
+            return refusal("too_many_rollouts")
+        return None
 
     def _on_append(self, append: ResponseAppend, _size_bytes: int, ledger: Ledger) -> None:
         lane = self._lanes.known(append.stream_id)
@@ -239,7 +246,9 @@ class Connection:
         record = rollout.record if rollout is not None else self._ended.get(inject.response_id)
         if record is None or not record.dialect.answers_input:
             error = refusal("response_not_found", response_id=inject.response_id)
-            self._send(self._session.answer_unknown(inject, error))
+            self._send(
+                self._session.answer_unknown(inject, error, record.stream_id if record is not None else None)
+            )
             return
         try:
             if rollout is None or rollout.over:
@@ -278,8 +287,10 @@ class Connection:
         compacts = rollout is not None and threshold_of(rollout.create.context_management) is not None
         if not record.dialect.steerable or compacts:
             raise refusal("steering_not_supported", response_id=record.response_id)
-        if rollout is None or rollout.over:
+        if rollout is None:
             raise refusal("already_completed", response_id=record.response_id)
+        if rollout.over:
+            raise refusal("not_active", response_id=record.response_id)
         accepted = self._lanes.lane(record.stream_id).steering.accept(steer, self._engine.new_id("steer"))
         rollout.steer()
         return accepted
@@ -298,7 +309,7 @@ class Connection:
     async def _run_create(self, lane: Lane, queued: QueuedCreate) -> None:
         steering = lane.steering
         create = steering.joined(queued.create)
-        is_successor = steering.takes(create)
+        is_successor = bool(steering.to(create.previous_response_id))
         if create.model is None:
             create = attrs.evolve(create, model=self._model)
         record = self._session.open(
@@ -312,28 +323,31 @@ class Connection:
             slots=(self._slots,),
             ledger=queued.ledger,
             keep_warm=True,
-            begun=steering.applied if is_successor else None,
+            begun=partial(steering.applied, create.previous_response_id) if is_successor else None,
             keep=self._keep,
         )
         lane.rollout = self._open[record.response_id] = rollout
-        self._engine.open_rollouts += 1
+        self._engine.count_open(self._owner, 1)
         if lane.queue:
             rollout.stop_at_pause(Ending.ABANDONED)
-        parent, continues_own = None, False
-        failed = False
-        try:
+        continues_own = failed = False
+
+        async def prepare() -> Snapshot | None:
+            nonlocal continues_own
+            parent = None
             if create.previous_response_id is not None:
                 continues_own, parent = await self._parent(create.previous_response_id, lane)
             start = await start_of(self._engine, create, parent, self._owner)
             rollout.create, rollout.preface = start.create, start.preface
-            await rollout.run(start.parent)
+            return start.parent
+
+        try:
+            await rollout.run(prepare=prepare)
             failed = record.state is ResponseState.FAILED and not rollout.cancelled
         except RemoteProtocolError as error:
             failed = True
             self._refuse(error, lane.stream_id)
-            self._tell_steers(
-                create.previous_response_id, steering.fail(error.message) if is_successor else ()
-            )
+            self._tell_steers(steering.fail(create.previous_response_id, error.message))
         finally:
             self._forget(lane, rollout)
             if failed and continues_own:
@@ -353,17 +367,17 @@ class Connection:
 
     def _go_on_steered(self, lane: Lane, rollout: Rollout) -> None:
         """The submissions to a response that has ended: a successor, a wait for outputs, or back to the user."""
-        steering, record = lane.steering, rollout.record
-        self._tell_steers(record.response_id, steering.response_ended(rollout.snapshot))
+        steering, response_id = lane.steering, rollout.record.response_id
+        self._tell_steers(steering.response_ended(response_id, rollout.snapshot))
         successor = steering.successor(rollout.create, rollout.snapshot)
         if successor is not None and self._closing is not None:
-            self._tell_steers(record.response_id, steering.fail("the connection is being closed."))
+            self._tell_steers(steering.fail(response_id, "the connection is being closed."))
         elif successor is not None:
             self._lanes.put_first(lane, QueuedCreate(successor, 0, Ledger(self._engine.clock_ns)))
 
-    def _tell_steers(self, response_id: str | None, told: Iterable[SteerPending | SteerFailed]) -> None:
-        record = self._ended.get(response_id or "")
+    def _tell_steers(self, told: Iterable[SteerPending | SteerFailed]) -> None:
         for event in told:
+            record = self._ended.get(event.steer.previous_response_id)
             if record is not None:
                 self._send(record.send(event))
         self._transport.flush()
@@ -372,7 +386,7 @@ class Connection:
         lane.rollout = None
         record = rollout.record
         del self._open[record.response_id]
-        self._engine.open_rollouts -= 1
+        self._engine.count_open(self._owner, -1)
         self._ended_one.set()
         # also one that was abandoned, without a frame: a late inject is told so (reference 2.6)
         if record.state is not ResponseState.IDLE:
@@ -399,6 +413,6 @@ class Connection:
 
 
 def _who_closed(closed: TransportClosed) -> str:
-    if closed.by_us:
-        return "server"
+    if closed.by_us:  # a peer that takes nothing, or says nothing, is as good as gone
+        return "network" if closed.code == 1011 else "server"
     return "network" if closed.code == 1006 else "client"  # 1006: no close frame came

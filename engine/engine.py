@@ -5,6 +5,7 @@ A value, so that a simulation can bring its own ids and clocks, and a test its o
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
@@ -87,8 +88,12 @@ class Engine:
     """Makes and reads compaction items."""
     http_variant: Literal["optimised", "naive"] = "optimised"
     """Over HTTP: keep contexts between requests (`engine.prefix_cache`), or do all work for the whole history each time."""
+    websocket: bool = True
+    """Is WebSocket served? If not, an upgrade is refused with 426, and clients that can go on over HTTP (reference 1.2)."""
     open_rollouts: int = 0
     """Rollouts that have not ended, of all connections."""
+    open_by_owner: Counter[str] = attrs.field(factory=Counter)
+    """Those over WebSocket, by whose they are; nobody is in it with none."""
 
     @classmethod
     def make(
@@ -121,6 +126,21 @@ class Engine:
             sampler=sampler,
             samplers={spec: make_sampler(spec) for spec in specs} if make_sampler is not None else {},
             **others,
+        )
+
+    def count_open(self, owner: str, change: int) -> None:
+        """A rollout over WebSocket begins or has ended."""
+        self.open_rollouts += change
+        self.open_by_owner[owner] += change
+        if not self.open_by_owner[owner]:
+            del self.open_by_owner[owner]
+
+    def forgetful(self) -> "Engine":
+        """The same engine for one request of naive HTTP: it remembers no schema of a tool and no name of a model."""
+        return attrs.evolve(
+            self,
+            resolve=Resolve(self.resolve.table, max_remembered=0),
+            validate=Validate(self.hosted.labels, max_schemas=0),
         )
 
     def sampler_of(self, entry: ModelEntry) -> Sampler:

@@ -7,10 +7,10 @@ What it reads ahead is the next request's; it stops reading when that is more th
 One task writes: the one that serves. A write that moves no byte for `send_timeout_seconds` ends the connection.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final
 
 import attrs
 import h11
@@ -18,6 +18,7 @@ import trio
 
 from engine.config import Limits
 from engine.door import DoorFailed, Knock, error_body, handshake_of, next_head
+from engine.exchange import ClientGone, Exchange, Headers, Refused, Site
 from engine.handshake import Handshake
 from engine.streams import plain_socket
 from protocol.errors import RemoteProtocolError, refusal
@@ -27,11 +28,6 @@ SLICE_BYTES: Final = 16 * 1024
 _NO_ENCODING: Final = frozenset({"", "identity"})
 _HARMLESS: Final = frozenset({404, 405})
 """Refusals of a request, not of the client."""
-Headers = Sequence[tuple[str, str]]
-
-
-class ClientGone(Exception):  # noqa: N818  # a state, as TransportClosed
-    """Nobody reads the answer any more."""
 
 
 @attrs.define(eq=False)
@@ -41,66 +37,6 @@ class HttpCounts:
     connections: int = 0
     """Accepted, also those whose only request was refused."""
     requests: int = 0
-
-
-@attrs.define(eq=False)
-class Exchange:
-    """One request, and the way to its answer. Answer once: with `answer`, or with `begin`, `write`… and `end`."""
-
-    method: str
-    handshake: Handshake
-    """Path, query and headers."""
-    request_id: str
-    body: bytes
-    _connection: "HttpConnection"
-    owner: str = ""
-    on_disconnect: Callable[[], None] = lambda: None
-    """Called when the client is gone; set it to stop what it asked for."""
-    begun: bool = False
-
-    async def answer(
-        self, status: int, body: bytes, headers: Headers = (("content-type", "application/json"),)
-    ) -> None:
-        """The whole answer. A checkpoint. `ClientGone`."""
-        await self.begin(status, (*headers, ("content-length", str(len(body)))))
-        await self.write(body)
-        await self.end()
-
-    async def refuse(self, error: RemoteProtocolError, headers: Headers = ()) -> None:
-        """The answer to a request that is refused. A checkpoint. `ClientGone`."""
-        await self.answer(error.status, error_body(error), (("content-type", "application/json"), *headers))
-
-    async def begin(self, status: int, headers: Headers) -> None:
-        """The answer's head; it leaves together with the first bytes of the body. A checkpoint."""
-        self.begun = True
-        identified = (("x-request-id", self.request_id), *headers)
-        await self._connection.begin(status, identified, with_body=self.method != "HEAD")
-
-    async def write(self, data: bytes, *, last: bool = False) -> None:
-        """A part of the body, in one send; with `last`, the end of the answer in the same. A checkpoint. `ClientGone`."""
-        await self._connection.write(data, last=last)
-
-    async def end(self) -> None:
-        """The end of the answer. A checkpoint. `ClientGone`."""
-        await self._connection.write(b"", last=True)
-
-
-class Refused(Exception):  # noqa: N818  # named for what happens to the request
-    """A request is refused with headers beside the error's."""
-
-    def __init__(self, error: RemoteProtocolError, headers: Headers) -> None:
-        super().__init__(error.message)
-        self.error, self.headers = error, headers
-
-
-class Site(Protocol):
-    """What is served over HTTP."""
-
-    def admit(self, exchange: Exchange) -> None:
-        """Judge the head, before the body is read. `RemoteProtocolError`, `Refused`."""
-
-    async def serve(self, exchange: Exchange) -> None:
-        """Answer the request. `ClientGone`; whatever else it raises ends the connection."""
 
 
 class HttpConnection:
@@ -130,6 +66,8 @@ class HttpConnection:
         self._idle = trio.CancelScope()
         self.busy = True
         """Is a request being served?"""
+        self.owner = ""
+        """Whose it is, by the last request that was let in."""
         self.over = trio.Event()
         """The connection has ended."""
 
@@ -179,26 +117,51 @@ class HttpConnection:
 
     async def _serve_one(self, request: h11.Request) -> None:
         self._counts.requests += 1
+        handshake = handshake_of(request)
         exchange = Exchange(
             method=request.method.decode("ascii"),
-            handshake=handshake_of(request),
+            handshake=handshake,
             request_id=self._new_request_id(),
             body=b"",
             connection=self,
+            recorder=self._site.recorder(handshake.path),
         )
         try:
+            await self._answer(exchange)
+        except ClientGone:
+            exchange.break_off("network")
+            self._closing = True
+        except BaseException:  # a crash, or the server itself ends
+            exchange.break_off("server")
+            raise
+        finally:
+            exchange.recorder.close()
+
+    async def _answer(self, exchange: Exchange) -> None:
+        """`ClientGone`; raises what the serving raises."""
+        recorder, asked = exchange.recorder, exchange.handshake
+        refused: RemoteProtocolError | Refused | None = None
+        recorder.hook("connection_open", {})
+        try:
             self._site.admit(exchange)
-            exchange.body = await self._body(exchange.handshake)
+            self.owner = exchange.owner or self.owner
+            exchange.body = await self._body(asked)
         except (RemoteProtocolError, Refused) as error:
-            await self._refuse(exchange, error)
+            refused = error
+        recorder.request(exchange.method, asked.path, asked.query, exchange.body)
+        if refused is not None:
+            await self._refuse(exchange, refused)
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, exchange)
+            gone = False
             try:
                 await self._site.serve(exchange)
             except ClientGone:
-                self._closing = True
+                gone = True
             nursery.cancel_scope.cancel()
+        if gone:
+            raise ClientGone
 
     async def _refuse(self, exchange: Exchange, error: RemoteProtocolError | Refused) -> None:
         """Refuse a request by its head. Who may not come in keeps no place; a body left unread is in the next one's way."""
@@ -217,7 +180,7 @@ class HttpConnection:
             data = await self._receive()
             if not data:
                 self._at_end = True
-                exchange.on_disconnect()
+                exchange.break_off("client")
                 return
             self._read_ahead += data
 

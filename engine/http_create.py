@@ -2,7 +2,7 @@
 
 The client's history is looked up by its content if the variant is `optimised`; in `naive` all work is done anew.
 The rollout is the same one as over WebSocket, and so are its stages.
-No status is sent before the response is accepted: whatever is refused has its own (bug list, row 1).
+No status is sent before the response is accepted: whatever is refused has its own (Wei-Shaw/sub2api#5289).
 """
 
 import logging
@@ -13,10 +13,10 @@ import attrs
 import orjson
 import trio
 
-from engine.compact_request import compact
+from engine.compact_request import Start, compact, shortened, with_input_read
 from engine.context import Preamble
 from engine.engine import Engine
-from engine.http import ClientGone, Exchange
+from engine.exchange import ClientGone, Exchange
 from engine.intake import Intake, input_items
 from engine.keeping import keep
 from engine.ledger import Ledger
@@ -24,7 +24,6 @@ from engine.listing import listed_items
 from engine.live import LiveResponse, LiveResponses, resource_body
 from engine.prefix_cache import Prefix, PrefixCache, chain_of
 from engine.rollout import Rollout
-from engine.snapshot import Snapshot
 from engine.sse import EventLog, write_events
 from engine.stages import CallLedger
 from protocol import codec
@@ -52,25 +51,22 @@ class History:
     """A create with all that it continues."""
 
     create: ResponseCreate
+    """As the client sent it."""
     base: tuple[Item, ...]
     """The items of the response it names, and of that one's parents."""
     new: tuple[Item, ...]
-    """Its own input."""
+    """What its own input stands for."""
 
 
 @attrs.frozen
-class Start:
-    """How a rollout begins: what is given to it, and what is known of it already."""
+class Known:
+    """How a rollout begins, and what is remembered of its history."""
 
-    create: ResponseCreate
+    start: Start
     prefix: Prefix | None
+    """What its parent was found as."""
     chain: Sequence[bytes]
     """The keys of the history; empty if nothing is remembered."""
-
-    @property
-    def parent(self) -> Snapshot | None:
-        """What the rollout goes on from."""
-        return self.prefix.snapshot if self.prefix else None
 
 
 @attrs.define(eq=False)
@@ -89,15 +85,15 @@ class HttpResponses:
         if self.engine.open_rollouts >= self.engine.limits.max_open_rollouts:
             raise refusal("overloaded")
         history = await self._history(create, exchange.owner)
-        start = self._start(history, exchange.owner)
-        with self._opened(exchange, history, start, ledger) as response:
-            await self._serve(exchange, history, start, response)
+        known = await self._known(history, exchange.owner)
+        with self._opened(exchange, history, known.start, ledger) as response:
+            await self._serve(exchange, history, known, response)
 
     async def count_input(self, exchange: Exchange) -> None:
         """Answer how many tokens a create would begin with (reference 10.8). `RemoteProtocolError`; `ClientGone`."""
         history = await self._history(read_create(exchange.body), exchange.owner)
-        start = self._start(history, exchange.owner)
-        intake = Intake(self.engine, Ledger(self.engine.clock_ns), lambda _name: None)
+        start = (await self._known(history, exchange.owner)).start
+        intake = Intake(self._request_engine, Ledger(self.engine.clock_ns), lambda _name: None)
         try:
             await intake.open(start.create, start.parent)
         except RemoteProtocolError as error:
@@ -108,33 +104,51 @@ class HttpResponses:
     async def compact(self, exchange: Exchange) -> None:
         """Answer a shorter history that stands for a long one (reference 10.7). `RemoteProtocolError`; `ClientGone`."""
         create = read_create(exchange.body)
-        history = await self._history(create, exchange.owner)
-        shorter = await compact(self.engine, create, exchange.owner, history.base)
+        base = await self._base(create, exchange.owner)
+        shorter = await compact(self.engine, create, exchange.owner, base)
         await exchange.answer(200, orjson.dumps(shorter))
+
+    @property
+    def _request_engine(self) -> Engine:
+        """What does the work of one request."""
+        return self.engine.forgetful() if self.engine.http_variant == "naive" else self.engine
 
     # --- before ----------------------------------------------------------------------------------------------------
 
-    async def _history(self, create: ResponseCreate, owner: str) -> History:
+    async def _base(self, create: ResponseCreate, owner: str) -> tuple[Item, ...]:
         """`RemoteProtocolError`: the response it names is unknown, foreign, or not to be continued."""
-        base: tuple[Item, ...] = ()
-        if create.previous_response_id is not None:
-            record = await self.engine.store.get(owner, create.previous_response_id)
-            if record is None or not record.continuable:
-                raise refusal("previous_not_found", response_id=create.previous_response_id)
-            base = record.context_items
-        compactor = self.engine.compactor  # what was compacted enters as what it stands for
-        return History(create, base, tuple(compactor.expanded(input_items(create), owner)))
+        if create.previous_response_id is None:
+            return ()
+        record = await self.engine.store.get(owner, create.previous_response_id)
+        if record is None or not record.continuable:
+            raise refusal("previous_not_found", response_id=create.previous_response_id)
+        return record.context_items
 
-    def _start(self, history: History, owner: str) -> Start:
-        """The rollout gets what is new to the server, and the rest as its parent."""
+    async def _history(self, create: ResponseCreate, owner: str) -> History:
+        """`RemoteProtocolError`: as `_base`, or a compaction item is not this owner's."""
+        base = await self._base(create, owner)
+        # what was compacted enters as what it stands for
+        read = with_input_read(self.engine, create, owner, continues=create.previous_response_id is not None)
+        return History(create, base, input_items(read))
+
+    async def _known(self, history: History, owner: str) -> Known:
+        """The rollout gets what is new to the server, and the rest as its parent. `RemoteProtocolError`: as `shortened`."""
         create, items = history.create, (*history.base, *history.new)
-        chain: Sequence[bytes] = ()
-        prefix = None
-        if self.engine.http_variant == "optimised":
-            chain = chain_of(owner, Preamble(create.instructions, create.tools or ()), items)
-            prefix = self.prefixes.find(chain)
-        rest = items[prefix.items if prefix else 0 :]
-        return Start(attrs.evolve(create, input=rest), prefix, chain)
+        chain = self._chain(create, owner, items)
+        prefix = self.prefixes.find(chain) if chain else None
+        whole = attrs.evolve(create, input=items[prefix.items if prefix else 0 :])
+        try:
+            start = await shortened(self.engine, whole, prefix.snapshot if prefix else None, owner)
+        except RemoteProtocolError as error:
+            raise _in_the_clients_words(self.engine, history, error) from None
+        if start.preface is None:
+            return Known(start, prefix, chain)
+        return Known(start, None, self._chain(create, owner, input_items(start.create)))
+
+    def _chain(self, create: ResponseCreate, owner: str, items: Sequence[Item]) -> Sequence[bytes]:
+        if self.engine.http_variant == "naive":
+            return ()
+        return chain_of(owner, Preamble(create.instructions, create.tools or ()), items)
 
     @contextmanager
     def _opened(
@@ -143,14 +157,21 @@ class HttpResponses:
         engine, create = self.engine, history.create
         record = Record(engine.new_id("resp"), HTTP)
         is_stored = create.store is not False
-        events = EventLog(record, engine.limits, queued=create.stream is True, kept=is_stored)
-        listed = listed_items(history.new, engine.new_id)
+        events = EventLog(
+            record,
+            engine.limits,
+            queued=create.stream is True,
+            kept=is_stored,
+            recorder=exchange.recorder,
+        )
+        listed = listed_items(input_items(create), engine.new_id)
 
-        async def keep_it(rollout: Rollout) -> None:
-            await keep(engine, exchange.owner, rollout, input_items=listed, wanted=response.stored)
+        async def keep_it(rollout: Rollout) -> bool:
+            return await keep(engine, exchange.owner, rollout, input_items=listed)
 
-        rollout = Rollout(engine, start.create, record, events, ledger=ledger, keep=keep_it)
-        response = LiveResponse(exchange.owner, rollout, events, listed, is_stored)
+        rollout = Rollout(self._request_engine, start.create, record, events, ledger=ledger, keep=keep_it)
+        rollout.preface = start.preface
+        response = LiveResponse(exchange.owner, rollout, events, listed)
         self.live.add(response)
         engine.open_rollouts += 1
         try:
@@ -162,13 +183,13 @@ class HttpResponses:
     # --- the response ----------------------------------------------------------------------------------------------
 
     async def _serve(
-        self, exchange: Exchange, history: History, start: Start, response: LiveResponse
+        self, exchange: Exchange, history: History, known: Known, response: LiveResponse
     ) -> None:
         refused: list[RemoteProtocolError] = []
 
         async def run() -> None:
             try:
-                await self._run(start, response)
+                await self._run(known, response)
             except RemoteProtocolError as error:
                 refused.append(_in_the_clients_words(self.engine, history, error))
             finally:
@@ -192,30 +213,39 @@ class HttpResponses:
                 broke_off = True
             finally:
                 gone()  # if the answer broke off; else there is nothing left to stop
-        if broke_off:
+        if broke_off or exchange.broken_off:
             raise ClientGone
         if refused:
             raise refused[0]
         if not exchange.begun:
             await _answer_whole(exchange, response.events.final)
 
-    async def _run(self, start: Start, response: LiveResponse) -> None:
+    async def _run(self, known: Known, response: LiveResponse) -> None:
         """The rollout, and what is kept of it. `RemoteProtocolError`: it is refused."""
         rollout, begun = response.rollout, None
 
         def remember() -> None:
             nonlocal begun
             snapshot, found = rollout.snapshot_now()
-            known = start.prefix.matches if start.prefix else ()
-            begun = self.prefixes.keep(start.chain, snapshot, (*known, *found))
+            before = known.prefix.matches if known.prefix else ()
+            begun = self.prefixes.keep(known.chain, snapshot, (*before, *found))
 
-        if start.chain:
+        if known.chain:
             response.events.on_created = remember
-        await rollout.run(start.parent)
-        if rollout.resource is None:
-            return
-        if begun is not None and rollout.snapshot is not None:
-            self.prefixes.keep_with_output(start.chain, begun, rollout.snapshot, rollout.resource.output)
+        await rollout.run(known.start.parent)
+        if begun is not None:
+            self._remember_output(known, begun, rollout)
+
+    def _remember_output(self, known: Known, begun: Prefix, rollout: Rollout) -> None:
+        assert rollout.resource is not None, "it has begun"
+        output = rollout.resource.output[
+            known.start.preface is not None :
+        ]  # the preface is not in the context
+        model = rollout.resource.model
+        if rollout.usage.output_tokens:  # the model has read it; a warm-up or an early end is not read
+            begun.snapshot.read_by = model
+        if rollout.snapshot is not None:
+            self.prefixes.keep_with_output(known.chain, begun, rollout.snapshot, output)
 
 
 async def _answer_whole(exchange: Exchange, final: Response | None) -> None:

@@ -10,6 +10,7 @@ Each stage lets other rollouts run between two slices of work, so a tool output 
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 
 import attrs
@@ -23,7 +24,8 @@ from engine.samplers.base import Appended, Sampling
 from engine.samplers.base import Prompt as SamplerPrompt
 from engine.snapshot import Snapshot, Tools, Warm
 from engine.stages import CallLedger, Match, Streams, ToolTable, tools_added_by
-from protocol.errors import refusal
+from engine.text_format import text_format_of
+from protocol.errors import RemoteProtocolError, refusal
 from protocol.events import Response, ResponseCreate
 from protocol.items import (
     OUTPUTS,
@@ -33,6 +35,7 @@ from protocol.items import (
     McpCall,
     Message,
     Reasoning,
+    ToolSearchCall,
     text_of,
 )
 
@@ -64,7 +67,9 @@ class Intake:
         "_held_tokens",
         "_items",
         "_ledger",
+        "_prefix_tokens",
         "_streams",
+        "_text_format",
         "_window_tokens",
         "calls",
         "context",
@@ -90,6 +95,7 @@ class Intake:
         self._streams = Streams()
         self._held_tokens = 0
         self._feed = array("I")
+        self._prefix_tokens = 0
         self._items: tuple[Item, ...] = ()
         """New to the sampling since its last segment."""
 
@@ -115,6 +121,7 @@ class Intake:
         with self._ledger.at(Stage.RESOLVE):
             self.model = self._resolve(create)
             self._count("resolve")
+        self._text_format = text_format_of(self._engine, create, self.model)
         await self._render((*again, *new))
         self._window_tokens = float("inf") if create.truncation == "auto" else self.model.context_tokens
         if self.full:
@@ -128,7 +135,8 @@ class Intake:
         self, create: ResponseCreate, parent: Snapshot | None, reused_tokens: int, new: tuple[Item, ...]
     ) -> None:
         """What the sampling must be given: to the parent's own only what is new, to a fresh one everything."""
-        warm = parent.take_warm(self.model.name, create.tool_choice or "auto") if parent else None
+        choice = create.tool_choice or "auto"
+        warm = parent.take_warm(self.model.name, choice, self._text_format) if parent else None
         if warm is not None:
             self.sampling, self._held_tokens = warm.sampling, warm.held_tokens
             self._feed = warm.feed + self.context.tokens_from(reused_tokens)
@@ -137,6 +145,7 @@ class Intake:
         # by the parent's account what was reused may have another size than we spell it
         self._held_tokens = parent.held_tokens - reused_tokens if parent else 0
         self._feed, self._items = self.context.tokens_from(0), self.context.items
+        self._prefix_tokens = reused_tokens if parent and parent.read_by == self.model.name else 0
 
     def _resolve(self, create: ResponseCreate) -> ModelEntry:
         if create.model is None:
@@ -170,11 +179,22 @@ class Intake:
             await breathe()
         self.work.read_tools += len(tools)
 
+    async def _find_tools(self, tools: Tools) -> None:
+        """Tools of an output that was accepted, so that nothing can be refused: one that cannot be read is not offered."""
+        for tool in tools:
+            with suppress(RemoteProtocolError):
+                await self._add_tools((tool,), "input.tools")
+        self._added_tools = (*self._added_tools, tools)
+
     def start(self, create: ResponseCreate, response_id: str) -> Sampling:
         """The sampling of this rollout: the parent's, gone on with, or a new one."""
         if self.sampling is None:
             prompt = SamplerPrompt(
-                response_id, self.model.name, create.tools or (), create.tool_choice or "auto"
+                response_id,
+                self.model.name,
+                create.tools or (),
+                create.tool_choice or "auto",
+                self._text_format,
             )
             self.sampling = self._engine.sampler_of(self.model).open(prompt)
         return self.sampling
@@ -187,6 +207,8 @@ class Intake:
             self.calls.admit(items)
             self.work.validated_items += len(items)
             self._count("validate")
+            for some in filter(None, map(tools_added_by, items)):
+                await self._find_tools(some)
         start = len(self.context)
         await self._render(items)
         await self._classify(items)
@@ -221,9 +243,9 @@ class Intake:
 
     def next_segment(self) -> Appended:
         """What the sampling is given; afterwards it has it."""
-        appended = Appended(self._items, self._feed, self.input_tokens)
+        appended = Appended(self._items, self._feed, self.input_tokens, self._prefix_tokens)
         self._held_tokens = self.input_tokens
-        self._feed, self._items = array("I"), ()
+        self._feed, self._items, self._prefix_tokens = array("I"), (), 0
         return appended
 
     def sampled(self, tokens: int) -> None:
@@ -249,7 +271,15 @@ class Intake:
         if sampling is None:
             return None
         choice = create.tool_choice or "auto"
-        return Warm(sampling, self.model.name, choice, self._held_tokens, self._feed, self._items)
+        return Warm(
+            sampling,
+            self.model.name,
+            choice,
+            self._held_tokens,
+            self._feed,
+            self._items,
+            self._text_format,
+        )
 
     # --- the stages ----------------------------------------------------------------------------------------------
 
@@ -315,6 +345,6 @@ def _text_of_output(item: Item) -> str:
         return text_of(item.content or ())
     if isinstance(item, FunctionCall):
         return item.arguments
-    if isinstance(item, CustomToolCall):
+    if isinstance(item, CustomToolCall | ToolSearchCall):
         return item.input
     return ""

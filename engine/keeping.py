@@ -1,7 +1,8 @@
 """What is kept of a response when it ends, and how one that was kept is gone on with.
 
-The usage row, and with `store: true` the response, are committed before the terminal event is sent: a client never sees
-an end that a crash could undo (reference reliability P5). A store that fails is logged and does not fail the response.
+The usage row is committed before the terminal event is sent: whatever a client saw the end of has been counted.
+With `store: true` the response is written while the client reads the end and thinks: its place in the store's queue is
+before whatever anybody can ask about it. A store that fails is logged and does not fail the response.
 """
 
 import logging
@@ -29,38 +30,46 @@ async def keep(
     rollout: Rollout,
     *,
     input_items: tuple[Item, ...] | None = None,
-    wanted: bool = True,
-) -> None:
-    """Commit the usage row of a rollout that has ended, and the response if it asks for that. A checkpoint.
+) -> bool:
+    """Commit the usage row of a rollout that has ended, and queue the response if it asks for that. A checkpoint.
 
-    `input_items`: as they are listed; None = what the rollout itself took in. `wanted`: it was not deleted meanwhile.
+    `input_items`: as they are listed; None = what the rollout itself took in. Returns whether the row is committed.
     """
+    counted = False
     try:
-        record = stored(owner, rollout, input_items) if wanted and rollout.create.store is not False else None
-        await engine.store.put_finished(record, usage_row(owner, rollout))
+        await engine.store.record_usage(usage_row(owner, rollout))
+        counted = True
+        if rollout.create.store is not False:  # not either if it was deleted meanwhile
+            await engine.store.put_soon(stored(owner, rollout, input_items))
     except Exception:
         log.exception("keeping %s failed", rollout.record.response_id)
+    return counted
 
 
 def stored(owner: str, rollout: Rollout, input_items: tuple[Item, ...] | None) -> StoredResponse:
     """A rollout that has ended, with its whole chain."""
-    resource, create, context = rollout.resource, rollout.create, rollout.context
+    resource, create = rollout.resource, rollout.create
     assert resource is not None, "a response that is kept has begun"
-    made = {id(item) for item in resource.output}
-    own = tuple(item for item in context.items_from(rollout.first_item) if id(item) not in made)
     return StoredResponse(
         response_id=resource.id,
         owner=owner,
         resource=resource_body(resource),
-        input_items=listed_items(own, _ids_of(resource.id)) if input_items is None else input_items,
+        input_items=listed_input(rollout) if input_items is None else input_items,
         output_items=resource.output,
-        context_items=context.items,
+        context_items=rollout.context.items,
         previous_response_id=create.previous_response_id,
         status=resource.status,
         created_at=resource.created_at,
         instructions=create.instructions,
         tools=create.tools or (),
     )
+
+
+def listed_input(rollout: Rollout) -> tuple[Item, ...]:
+    """What a rollout that has begun took in so far, as it is listed; an item's id stays what it was."""
+    made = {id(item) for item in rollout.output}
+    own = [item for item in rollout.context.items_from(rollout.first_item) if id(item) not in made]
+    return listed_items(own, _ids_of(rollout.record.response_id))
 
 
 def _ids_of(response_id: str) -> Callable[[str], str]:

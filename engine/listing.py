@@ -17,6 +17,8 @@ _PREFIXES: Final[Mapping[str, str]] = {
     "function_call_output": "fco",
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
+    "tool_search_call": "tsc",
+    "tool_search_output": "tso",
 }
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 

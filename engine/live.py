@@ -23,8 +23,6 @@ class LiveResponse:
     events: EventLog
     input_items: tuple[Item, ...]
     """As they are listed: each with an id."""
-    stored: bool
-    """May it be retrieved? False for `store: false`, and once it was deleted."""
 
     @property
     def response_id(self) -> str:
@@ -34,7 +32,7 @@ class LiveResponse:
     @property
     def retrievable(self) -> bool:
         """Has it begun, and is it one that is stored?"""
-        return self.stored and self.rollout.resource is not None
+        return is_retrievable(self.rollout)
 
 
 class LiveResponses:
@@ -79,9 +77,19 @@ class LiveResponses:
         """It may no longer be retrieved; a live one goes on, and is not stored. False if there was none."""
         response = self.get(owner, response_id)
         if response is not None and response.retrievable:
-            response.stored = False
+            unstore(response.rollout)
             return True
         return self.events_of_ended(owner, response_id) is not None and bool(self._ended.pop(response_id))
+
+
+def is_retrievable(rollout: Rollout) -> bool:
+    """Has it begun, and is it one that is stored? Not with `store: false`, and not once it was deleted."""
+    return rollout.resource is not None and rollout.create.store is not False
+
+
+def unstore(rollout: Rollout) -> None:
+    """It was deleted while it is made: it goes on, and nothing but its cost is kept of it."""
+    rollout.create = attrs.evolve(rollout.create, store=False)
 
 
 def resource_body(resource: Response) -> bytes:

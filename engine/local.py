@@ -1,6 +1,6 @@
 """An engine and its client in one process: for demos, notebooks and tests.
 
-`local_server` listens on a free loopback port; `local_client` connects to one, in either form; `memory_client` does so
+`local_server` listens on a free loopback port; `local_client` connects to one, in any form; `memory_client` does so
 without any socket, so that a program with a mock clock runs in virtual time.
 
     async with local_client(Engine.make(sampler)) as client, client.rollout(model="m", input="hello") as rollout:
@@ -27,7 +27,7 @@ PATH = "/v1/responses"
 async def local_server(
     engine: Engine, *, key: str | None = None, trace: Recorders | None = None
 ) -> AsyncIterator[str]:
-    """Serve `engine` on a free loopback port while the block runs; its `ws://` URL. Drains at the end."""
+    """Serve `engine` on a free loopback port while the block runs; its `ws://` URL, good for each form. Drains at the end."""
     server = Server(engine, key=key, trace=trace)
     error: Exception | None = None
     async with trio.open_nursery() as nursery:
@@ -65,17 +65,26 @@ async def memory_client(
     recorder: Recorder | None = None,
     trace: Recorders | None = None,
 ) -> AsyncIterator[Client]:
-    """A client of `engine` over a pair of memory streams: everything but the sockets is the real thing."""
+    """A client of `engine` over pairs of memory streams: everything but the sockets is the real thing."""
     server = Server(engine, trace=trace)
-    here, there = memory_stream_pair()
     error: Exception | None = None
     async with trio.open_nursery() as samplers:
         server.start_samplers(samplers)
         async with trio.open_nursery() as serving:
-            serving.start_soon(server.serve, there)
+
+            async def dial() -> trio.abc.Stream:
+                here, there = memory_stream_pair()
+                serving.start_soon(server.serve, there)
+                return here
+
             try:
                 async with connect(
-                    f"ws://localhost{PATH}", form=form, limits=engine.limits, recorder=recorder, stream=here
+                    f"ws://localhost{PATH}",
+                    form=form,
+                    limits=engine.limits,
+                    recorder=recorder,
+                    stream=await dial(),
+                    redial=dial,
                 ) as client:
                     yield client
             except Exception as raised:  # noqa: BLE001  # as above

@@ -53,6 +53,10 @@ class PrefixStatistics:
     misses: int
     reused_tokens: int
     reused_items: int
+    digested_items: int
+    """The price: a history is digested from its beginning to be recognised, each time it comes."""
+    classified_characters: int
+    """What the model wrote, classified as the input that it is in the next request."""
 
 
 class PrefixCache:
@@ -64,15 +68,23 @@ class PrefixCache:
         self._prefixes: OrderedDict[bytes, Prefix] = OrderedDict()
         self._unweighed_bytes = 0
         self._hits = self._misses = self._reused_tokens = self._reused_items = 0
+        self._digested_items = self._classified_characters = 0
 
     def statistics(self) -> PrefixStatistics:
         """A frozen view."""
         return PrefixStatistics(
-            len(self._prefixes), self._hits, self._misses, self._reused_tokens, self._reused_items
+            len(self._prefixes),
+            self._hits,
+            self._misses,
+            self._reused_tokens,
+            self._reused_items,
+            self._digested_items,
+            self._classified_characters,
         )
 
     def find(self, chain: Sequence[bytes]) -> Prefix | None:
         """The longest known prefix of a history, given its chain of keys."""
+        self._digested_items += len(chain) - 1
         for place in range(len(chain) - 1, 0, -1):
             prefix = self._prefixes.get(chain[place])
             if prefix is not None:
@@ -88,6 +100,7 @@ class PrefixCache:
         """Remember the context of the history with this chain, with what was found in it from its beginning."""
         fresh = attrs.evolve(
             snapshot,
+            response_id="",  # whose it was is nobody's business: a history is found by its content
             streams=Streams(input=snapshot.streams.input),  # a new request's output is a new text
             held_tokens=len(snapshot.context),  # and its sampling holds nothing
         )
@@ -110,10 +123,14 @@ class PrefixCache:
         """
         streams, matches = begun.snapshot.streams, list(begun.matches)
         for item in output:
-            streams, found = self._classify.input_text(streams, text_of_input(item))
+            text = text_of_input(item)
+            streams, found = self._classify.input_text(streams, text)
+            self._classified_characters += len(text)
             matches += (match.name for match in found)
+        self._digested_items += len(output)
         longer = [*chain, *chain_from(chain[-1], output)]
-        return self.keep(longer, attrs.evolve(snapshot, streams=streams), matches)
+        longer_snapshot = attrs.evolve(snapshot, streams=streams, read_by=begun.snapshot.read_by)
+        return self.keep(longer, longer_snapshot, matches)
 
     def _shrink(self) -> None:
         """Contexts of one conversation share their memory, so the sum is taken of all at once, and not each time."""

@@ -7,6 +7,7 @@ So a field cannot end early, and the number of markers depends on the kind of it
 
     message        START role MESSAGE text END
     reasoning      START assistant CHANNEL analysis MESSAGE text END
+    search output  an output of kind "search" without text, then the tools that were found
     call           START assistant CHANNEL kind CONSTRAIN namespace CONSTRAIN name CONSTRAIN number MESSAGE input CALL
     output         START tool CHANNEL kind CONSTRAIN number MESSAGE text END
     hosted call    a call of kind "hosted", then its output with the same number
@@ -47,6 +48,8 @@ from protocol.items import (
     OpaquePart,
     Reasoning,
     Refusal,
+    ToolSearchCall,
+    ToolSearchOutput,
 )
 
 MAX_DOCUMENT_BYTES: Final = 64 * 1024
@@ -110,6 +113,8 @@ def unrendered_bytes(item: Item) -> int:
     """Roughly the memory of what an item holds but its tokens do not show: images, encrypted and unknown content."""
     if isinstance(item, Opaque):
         return json_size(item.raw)
+    if isinstance(item, ToolSearchOutput):
+        return sum(map(json_size, item.tools))
     if isinstance(item, Reasoning):
         parts = item.summary + (item.content or ())
         return text_size(item.encrypted_content or "") + sum(map(_unrendered_part_bytes, parts))
@@ -161,6 +166,15 @@ def _function_call_output(item: FunctionCallOutput, number: int) -> Layout:
 
 def _custom_tool_call_output(item: CustomToolCallOutput, number: int) -> Layout:
     return _output("custom", number, item.output)
+
+
+def _tool_search_call(item: ToolSearchCall, number: int) -> Layout:
+    return _call("search", None, item.name, number, item.input)
+
+
+def _tool_search_output(item: ToolSearchOutput, number: int) -> Layout:
+    yield from _output("search", number, None)
+    yield from _tools(item.tools)
 
 
 def _opaque(item: Opaque, _number: int) -> Layout:
@@ -215,6 +229,8 @@ _LAYOUTS: Final[Mapping[type, Callable[[Any, int], Layout]]] = {
     FunctionCallOutput: _function_call_output,
     CustomToolCall: _custom_tool_call,
     CustomToolCallOutput: _custom_tool_call_output,
+    ToolSearchCall: _tool_search_call,
+    ToolSearchOutput: _tool_search_output,
     ItemReference: _item_reference,
     Opaque: _opaque,
 }

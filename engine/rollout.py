@@ -106,7 +106,7 @@ class Rollout:
         ledger: Ledger | None = None,
         keep_warm: bool = False,
         begun: Callable[[], None] | None = None,
-        keep: Callable[["Rollout"], Awaitable[None]] | None = None,
+        keep: Callable[["Rollout"], Awaitable[bool]] | None = None,
     ) -> None:
         """`keep_warm`: the snapshot holds the open sampling, and its owner closes it; else it is closed at the end.
 
@@ -145,9 +145,15 @@ class Rollout:
 
     # --- the sentence --------------------------------------------------------------------------------------------
 
-    async def run(self, parent: Snapshot | None = None) -> None:
+    async def run(
+        self,
+        parent: Snapshot | None = None,
+        *,
+        prepare: Callable[[], Awaitable[Snapshot | None]] | None = None,
+    ) -> None:
         """The whole life. `RemoteProtocolError`: refused before it began; nothing was emitted then.
 
+        `prepare`: awaited for the parent when the response has its place and starts, and not before (reference 4.5).
         Cancelled from outside it still runs post-inference, shielded and bounded, and emits nothing more.
         """
         begun = False
@@ -155,15 +161,17 @@ class Rollout:
             with self._life:
                 try:
                     async with self._slot(resumed=False):
+                        if prepare is not None:
+                            parent = await prepare()
                         await self._intake.open(self.create, parent)
-                        self._begin()
+                        self._begin(parent)
                         begun = True
                         await self._sample()
                     while self._goes_on():
                         await self._run_hosted_tools()
-                        await self._suspend()
+                        suspended = await self._suspend()
                         async with self._slot(resumed=True):
-                            await self._resume()
+                            await self._resume(suspended=suspended)
                             await self._sample()
                     self.stop(Ending.COMPLETED)
                 except _Over as over:
@@ -189,11 +197,12 @@ class Rollout:
             self._life.cancel()
 
     def stop_at_pause(self, ending: Ending) -> None:
-        """End the rollout if it is suspended, else when it suspends; the first such ending counts. Not a checkpoint.
+        """End the rollout if it is suspended, else when it suspends; the last such ending counts. Not a checkpoint.
 
-        `ABANDONED`: a create waits for this lane (reference 3.5 rules 3 and 4). `DRAINED`: the server shuts down.
+        `ABANDONED`: a create waits for this lane (reference 3.5 rules 3 and 4). `DRAINED`: the server shuts down, and
+        refuses that create: who hears of no successor must hear of the end.
         """
-        self._ending_at_pause = self._ending_at_pause or ending
+        self._ending_at_pause = ending
         if self.suspended:
             self.stop(ending)
 
@@ -216,6 +225,11 @@ class Rollout:
     def first_item(self) -> int:
         """Where this rollout's own input begins in the context."""
         return self._intake.first_item
+
+    @property
+    def output(self) -> Sequence[Item]:
+        """What it has said so far, once it has begun."""
+        return self._assembly.items
 
     @property
     def usage(self) -> RolloutUsage:
@@ -250,7 +264,7 @@ class Rollout:
 
     # --- before --------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin(self, parent: Snapshot | None) -> None:
         """Pre-inference is over; the response exists for the client from here on."""
         self._hook("pre_inference")
         self._assembly = Assembly(
@@ -263,6 +277,11 @@ class Rollout:
         self.resource = resource_of(self.create, self.record.response_id, self._engine.wall_seconds())
         self._emit(events.ResponseCreated(self.resource))
         self._emit(events.ResponseInProgress(self.resource))
+        source = (parent.response_id if parent is not None else "") or self.create.previous_response_id
+        new_items = self.context.item_count - self.first_item
+        self._hook("context", inherited=[source] if source else [], input_items=new_items)
+        if source and self._intake.sampling is None:
+            self._hook("cache_reset", reason="the model's state of the response before is not here")
         if self.preface is not None:
             self._assembly.write_whole(self.preface)
         self._outbox.flush()
@@ -275,6 +294,7 @@ class Rollout:
         """One segment; its calls are in the assembly afterwards, its items in the context."""
         self._assembly.begin_segment()
         if self.create.generate is False:  # a warm-up: everything but the sampling
+            self._count_segment(self._intake.input_tokens, self._intake.held_tokens)
             return
         self.ledger.segments += 1
         before = len(self._assembly.items)
@@ -299,28 +319,35 @@ class Rollout:
             self._assembly.cut()
             await self._intake.keep(self._assembly.items[before:])
             raise _Over(Ending.MAX_OUTPUT_TOKENS) from None
+        except trio.Cancelled:
+            self._hook("sampler_stop", reason="cancel")
+            raise
         except Exception as error:
             log.exception("the sampler of %s failed", self.record.response_id)
             self._hook("sampler_stop", reason="error")
             raise _Over(Ending.FAILED) from error
         finally:
             self.ledger.enter(Stage.OTHER)
-            self._count_segment(run, appended.context_tokens, held_tokens)
+            reused_tokens = held_tokens if run.reused_tokens is None else run.reused_tokens
+            self._count_segment(
+                appended.context_tokens, reused_tokens, run.output_tokens, run.reasoning_tokens
+            )
+            self._intake.sampled(run.output_tokens)
         self._hook("sampler_stop", reason="tool_call" if self._goes_on() else "stop")
         await self._intake.keep(self._assembly.items[before:])
 
-    def _count_segment(self, run: SegmentRun, input_tokens: int, held_tokens: int) -> None:
+    def _count_segment(
+        self, input_tokens: int, reused_tokens: int, output_tokens: int = 0, reasoning_tokens: int = 0
+    ) -> None:
         """Usage of the segment (7.2); a sampler that does not say what it reused is taken to have kept what it had."""
-        reused = held_tokens if run.reused_tokens is None else run.reused_tokens
         self._account.add(
             Segment(
                 input_tokens=input_tokens,
-                cached_tokens=max(0, min(reused, input_tokens)),
-                output_tokens=run.output_tokens,
-                reasoning_tokens=run.reasoning_tokens,
+                cached_tokens=max(0, min(reused_tokens, input_tokens)),
+                output_tokens=output_tokens,
+                reasoning_tokens=reasoning_tokens,
             )
         )
-        self._intake.sampled(run.output_tokens)
 
     def _goes_on(self) -> bool:
         """Is there anything the model has asked for, or has still to be told?"""
@@ -344,10 +371,10 @@ class Rollout:
 
     # --- the pause -----------------------------------------------------------------------------------------------
 
-    async def _suspend(self) -> None:
-        """Wait until every call has its output. From the last item to the wait there is no checkpoint (S24)."""
+    async def _suspend(self) -> bool:
+        """Wait until every call has its output; False if none is missing. From the last item to the wait: no checkpoint (S24)."""
         if not self.inbox.pending:
-            return
+            return False
         if not self._dialect.suspends:
             raise _Over(Ending.COMPLETED)
         self._endings = self._dialect.suspended_endings
@@ -365,6 +392,7 @@ class Rollout:
         if not complete:
             raise _Over(Ending.EXPIRED)
         self._endings = self._dialect.sampling_endings
+        return True
 
     def _accepted(self, call_ids: tuple[str, ...]) -> None:
         """The inbox took a batch; answered before the reader reads on, so answers keep the order of the frames."""
@@ -373,14 +401,15 @@ class Rollout:
             self._emit(events.InjectCreated(self.record.response_id))
             self._outbox.flush()
 
-    async def _resume(self) -> None:
+    async def _resume(self, *, suspended: bool) -> None:
         """Take what came in: outputs in call order, then messages."""
         items = self.inbox.take()
         outputs = [item.call_id for item in items if isinstance(item, OUTPUTS)]
-        if outputs:
+        if suspended:
             self._hook("resume", outputs=outputs)
         if items:
             await self._intake.take(items)
+            self._assembly.offer(self._intake.tools)
         if self._intake.full:
             raise _Over(Ending.CONTEXT_FULL)
 
@@ -396,8 +425,8 @@ class Rollout:
             shield=True, deadline=trio.current_time() + self._engine.limits.cleanup_seconds
         ):
             await self._post_inference(row)
-            if self._keep is not None:
-                await self._keep(self)
+            if self._keep is not None and await self._keep(self):
+                self._hook("usage_record", key=self.record.response_id)
         totals = self._account.totals
         self._hook(
             "post_inference",

@@ -13,11 +13,12 @@ import attrs
 import orjson
 
 from engine.engine import Engine
-from engine.http import ClientGone, Exchange, Refused
+from engine.exchange import ClientGone, Exchange, Refused
 from engine.http_create import HttpResponses
 from engine.http_stored import StoredResponses
 from engine.metrics import CONTENT_TYPE, Metrics
 from engine.models import ModelEntry
+from engine.recorder import HttpRecorder, HttpRecorders, NoHttpRecorder
 from protocol.errors import RemoteProtocolError, refusal
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ class Route:
     """Is it served without a key?"""
     upgrades: bool = False
     """Is a GET with an upgrade served here, by the WebSocket side?"""
+    probe: bool = False
+    """Is it asked by machines, again and again? Then it is not traced."""
 
     @property
     def allowed(self) -> str:
@@ -56,6 +59,15 @@ class HttpSite:
     metrics: Metrics
     check: Callable[[Exchange], str]
     """Whose request it is. `RemoteProtocolError`: it may not come in, or there is no room."""
+    recorders: HttpRecorders | None = None
+    """What traces the requests, if anything does."""
+
+    def recorder(self, path: str) -> HttpRecorder:
+        """As `Site.recorder`."""
+        found = find_route(path)
+        if self.recorders is None or (found is not None and found[0].probe):
+            return NoHttpRecorder()
+        return self.recorders.http_recorder()
 
     def admit(self, exchange: Exchange) -> None:
         """As `Site.admit`."""
@@ -149,8 +161,8 @@ ROUTES: Final[Mapping[str, Route]] = {
     "/responses/{}/input_items": Route({"GET": _input_items}),
     "/models": Route({"GET": _models}),
     "/models/{}": Route({"GET": _model}),
-    "/health": Route({"GET": _health}, open_to_all=True),
-    "/metrics": Route({"GET": _metrics, "HEAD": _metrics}),
+    "/health": Route({"GET": _health}, open_to_all=True, probe=True),
+    "/metrics": Route({"GET": _metrics, "HEAD": _metrics}, probe=True),
 }
 """By path, without the prefix; `{}` stands for one id."""
 

@@ -7,10 +7,12 @@ The HMAC's key is made of the server's secret and the owner, so a token of anoth
 
 import hashlib
 import hmac
+import os
 import secrets
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -21,8 +23,43 @@ _LEVEL: Final = 6
 """Of compression; fixed, so that the same content gives the same token."""
 
 
+_OURS_ALONE: Final = 0o600
+
+
 class SealError(ValueError):
     """The token is not one that this server gave to this owner."""
+
+
+def secret_beside(file: Path) -> bytes:
+    """The secret of the server that keeps its responses in `file`, from the file beside it; made when it is first needed.
+
+    With it tokens outlive a restart, as the responses do. `OSError`: it cannot be read or made. `ValueError`: it is none.
+    """
+    place = file.with_name(f"{file.name}.secret")
+    if not place.exists():
+        _write_whole(place, secrets.token_bytes(_MAC_BYTES))
+    secret = place.read_bytes()
+    if len(secret) != _MAC_BYTES:
+        raise ValueError(
+            f"{place}: {len(secret)} bytes are no secret of this server, which has {_MAC_BYTES}; restore the file, "
+            "or remove it: then no compaction item that was made before can be read"
+        )
+    return secret
+
+
+def _write_whole(place: Path, secret: bytes) -> None:
+    """All of it or nothing, for its owner's eyes only; whoever comes second takes what the first one wrote."""
+    draft = place.with_name(f"{place.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OURS_ALONE), "wb") as opened:
+        opened.write(secret)
+    try:
+        place.hardlink_to(draft)
+    except FileExistsError:
+        pass
+    except OSError:  # some file systems have no links
+        draft.replace(place)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 class Seals:

@@ -11,6 +11,7 @@ from typing import Self
 import attrs
 import trio
 
+from engine.compact import Compactor
 from engine.config import Limits
 from engine.engine import Engine
 from engine.hosted import HostedTool
@@ -19,6 +20,7 @@ from engine.models import ModelTable
 from engine.pointers import pointed
 from engine.recorder import TraceFile
 from engine.samplers.registry import make_sampler
+from engine.seals import Seals, secret_beside
 from engine.server import Server, is_loopback
 from engine.store import SqliteStore, StoreError
 
@@ -53,7 +55,9 @@ class ServeSettings:
             store = SqliteStore(arguments.store, limits) if arguments.store else None
         except StoreError as error:
             raise ValueError(f"--store: {error}") from error
-        engine.store = store or engine.store
+        if store is not None:
+            engine.store = store
+            engine.compactor = Compactor(Seals(secret_beside(arguments.store)))
         return cls(
             host=arguments.host,
             port=arguments.port,
@@ -72,6 +76,8 @@ def _engine(arguments: Namespace, limits: Limits) -> Engine:
         models=ModelTable.from_toml(arguments.models) if arguments.models else None,
         make_sampler=partial(make_sampler, limits=limits),
         hosted_tools=[tool for path in arguments.hosted for tool in load_hosted(path)],
+        http_variant=arguments.http_variant,
+        websocket=arguments.websocket,
     )
 
 

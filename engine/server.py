@@ -27,7 +27,9 @@ from engine.door import (
     ids_from,
     new_request_id,
 )
+from engine.elsewhere import Elsewhere
 from engine.engine import Engine
+from engine.exchange import Exchange
 from engine.handshake import Handshake, HandshakeFailed, Refusal
 from engine.http import HttpConnection, HttpCounts, say_no
 from engine.http_create import HttpResponses
@@ -36,13 +38,12 @@ from engine.live import LiveResponses
 from engine.metrics import Metrics
 from engine.prefix_cache import PrefixCache
 from engine.readings import ServerStatistics, readings
-from engine.recorder import NoRecorder, Recorders
+from engine.recorder import HttpRecorders, Recorders, recorder_from
 from engine.routes import HttpSite
 from engine.transport import ServerTransport, serve_transport
 from engine.vocabulary import check_vocabulary
 from protocol.dialects import Ending
 from protocol.errors import RemoteProtocolError, refusal
-from protocol.events import Response
 
 log = logging.getLogger(__name__)
 AnyListener = TypeVar("AnyListener", bound=trio.abc.Listener[trio.abc.Stream])
@@ -65,6 +66,7 @@ class Server:
     ) -> None:
         self.engine = engine
         self.live = LiveResponses(engine.limits)
+        self._owners: dict[Connection, str] = {}
         self.prefixes = PrefixCache(engine.limits, engine.classify)
         self.site = HttpSite(
             engine=engine,
@@ -73,18 +75,17 @@ class Server:
                 engine.store,
                 self.live,
                 engine.limits,
-                self._cancel_on_connection,
-                self._forget_on_connections,
+                Elsewhere(self._owners),
             ),
             metrics=Metrics(lambda: readings(self.statistics(), self.prefixes.statistics(), engine)),
-            check=lambda exchange: self._check_room(exchange.handshake),
+            check=self._check_request,
+            recorders=trace if isinstance(trace, HttpRecorders) else None,
         )
         engine.on_report = self.site.metrics.listening(engine.on_report)
         self._keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
         self.doorkeeper = Doorkeeper(self._keys)
         self._trace = trace
         self._connections: dict[Connection, ServerTransport] = {}
-        self._owners: dict[Connection, str] = {}
         self._http: set[HttpConnection] = set()
         self._http_counts = HttpCounts()
         self._knocking = 0
@@ -270,15 +271,18 @@ class Server:
 
     async def _serve_transport(self, transport: ServerTransport, handshake: Handshake) -> None:
         append = opted_into_append(handshake)
-        recorder = self._trace.recorder("append" if append else "create") if self._trace else NoRecorder()
-        model = handshake.query.get("model")
+        recorder = recorder_from(self._trace, self.engine.limits, append=append)
         owner = self.doorkeeper.owner(handshake)
-        check = partial(self.doorkeeper.check, owner)
         connection = Connection(
-            self.engine, transport, recorder, append=append, owner=owner, model=model, check=check
+            self.engine,
+            transport,
+            recorder,
+            append=append,
+            owner=owner,
+            model=handshake.query.get("model"),
+            check=partial(self.doorkeeper.check, owner),
         )
-        self._connections[connection] = transport
-        self._owners[connection] = owner
+        self._connections[connection], self._owners[connection] = transport, owner
         if self._draining:  # since it was let in
             connection.drain()
         try:
@@ -295,12 +299,12 @@ class Server:
         try:
             if handshake.path not in PATHS:
                 raise refusal("not_found")
-            owner = self._check_room(handshake)
-            limit = self.engine.limits.max_connections_per_key
-            if owner and list(self._owners.values()).count(owner) >= limit:
-                raise refusal("too_many_connections")
+            self._check_place(self._check_room(handshake))
+            if not self.engine.websocket:
+                raise refusal("no_websocket")
         except RemoteProtocolError as error:
-            return Refusal(error.status, error_body(error), (_JSON,))
+            offer = (("upgrade", "websocket"),) if error.status == 426 else ()  # HTTP wants it said, even so
+            return Refusal(error.status, error_body(error), (_JSON, *offer))
         return None
 
     def _check_room(self, handshake: Handshake) -> str:
@@ -313,22 +317,18 @@ class Server:
             raise refusal("too_many_connections")
         return owner
 
-    # --- what HTTP asks of the other side -----------------------------------------------------------------------------
+    def _check_request(self, exchange: Exchange) -> str:
+        """As `_check_room`; a connection takes one place of the key of whom it serves."""
+        owner = self._check_room(exchange.handshake)
+        if exchange.connection.owner != owner:
+            self._check_place(owner)
+        return owner
 
-    async def _cancel_on_connection(self, owner: str, response_id: str) -> Response | None:
-        for connection, connection_owner in self._owners.items():
-            rollout = connection.rollout(response_id) if connection_owner == owner else None
-            if rollout is not None and rollout.resource is not None:
-                rollout.stop(Ending.CANCELLED)
-                await rollout.wait_ended()
-                return rollout.resource
-        await trio.lowlevel.checkpoint()
-        return None
-
-    def _forget_on_connections(self, owner: str, response_id: str) -> None:
-        for connection, connection_owner in self._owners.items():
-            if connection_owner == owner:
-                connection.forget(response_id)
+    def _check_place(self, owner: str) -> None:
+        """`RemoteProtocolError`: a key has so many connections, of both kinds, already."""
+        taken = list(self._owners.values()).count(owner) + sum(http.owner == owner for http in self._http)
+        if owner and taken >= self.engine.limits.max_connections_per_key:
+            raise refusal("too_many_connections")
 
 
 def opted_into_append(handshake: Handshake) -> bool:

@@ -22,7 +22,7 @@ def simulate(
 
     With real sockets or threads inside, let the clock wait for them: `autojump_threshold=0.001`.
     """
-    with _seeded_scheduler(seed):
+    with seeded_scheduler(seed):
         return trio.run(
             run,
             *args,
@@ -32,7 +32,7 @@ def simulate(
 
 
 @contextmanager
-def _seeded_scheduler(seed: int) -> Iterator[None]:
+def seeded_scheduler(seed: int) -> Iterator[None]:
     """The order in which trio runs ready tasks, from a seed; private names of trio, which is pinned, and a test watches."""
     module: Any = trio._core._run  # noqa: SLF001  # there is no public way
     allowed, state = module._ALLOW_DETERMINISTIC_SCHEDULING, module._r.getstate()  # noqa: SLF001

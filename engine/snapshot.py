@@ -34,6 +34,7 @@ class Warm:
     held_tokens: int
     feed: "array[int]"
     items: tuple[Item, ...]
+    text_format: Mapping[str, Any] | None = None
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -50,12 +51,19 @@ class Snapshot:
     added_tools: tuple[Tools, ...] = ()
     """Those that came by items of the context, in order."""
     resource: Response | None = None
+    read_by: str | None = None
+    """The model that has read all of it, and may know it still, where there is no `warm`: that of a prefix cache."""
     warm: Warm | None = None
 
-    def take_warm(self, model: str, tool_choice: str | Mapping[str, Any]) -> Warm | None:
+    def take_warm(
+        self,
+        model: str,
+        tool_choice: str | Mapping[str, Any],
+        text_format: Mapping[str, Any] | None = None,
+    ) -> Warm | None:
         """The model's state, if it is still here and fits; it is no longer here then."""
-        warm = self.warm
-        if warm is None or (warm.model, warm.tool_choice) != (model, tool_choice):
+        warm, wanted = self.warm, (model, tool_choice, text_format)
+        if warm is None or (warm.model, warm.tool_choice, warm.text_format) != wanted:
             return None
         self.warm = None
         return warm

@@ -5,14 +5,15 @@ one byte for byte. The writer takes what is queued as whole events: one send nev
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 import trio
 
 from engine.config import Limits
-from engine.http import ClientGone, Exchange
+from engine.exchange import ClientGone, Exchange
+from engine.recorder import HttpRecorder, NoHttpRecorder
 from protocol.errors import CATALOGUE, RemoteProtocolError, refusal
 from protocol.events import TERMINAL_CLASSES, Response, ResponseCreated, ResponseFailed, ServerEvent
 from protocol.session import Record
@@ -25,15 +26,32 @@ _TYPE_OF_CODE: Final[Mapping[str | None, str]] = {
 }
 
 
+_NOBODY: Final = NoHttpRecorder()
+
+
 def framed(kind: str, data: bytes) -> bytes:
     """One event."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
+def unframed(chunk: bytes) -> tuple[str, bytes]:
+    """The kind and the data of one event."""
+    kind, data = chunk.removesuffix(b"\n\n").split(b"\n", 1)
+    return kind.removeprefix(b"event: ").decode(), data.removeprefix(b"data: ")
+
+
 class EventLog:
     """The events of one response. `queued`: for a writer; `kept`: to be sent again (reference 10.3)."""
 
-    def __init__(self, record: Record, limits: Limits, *, queued: bool, kept: bool) -> None:
+    def __init__(
+        self,
+        record: Record,
+        limits: Limits,
+        *,
+        queued: bool,
+        kept: bool,
+        recorder: HttpRecorder = _NOBODY,
+    ) -> None:
         self.final: Response | None = None
         """The resource of the terminal event, from its emission on."""
         self.created = trio.Event()
@@ -43,6 +61,7 @@ class EventLog:
         """Called when the response has just begun: its context is made, and nothing sampled."""
         self._record = record
         self._limits = limits
+        self._recorder = recorder
         self._queued = queued
         self._kept = kept
         self._queue = bytearray()
@@ -59,8 +78,10 @@ class EventLog:
     def emit(self, event: ServerEvent) -> None:
         """As `Outbox.emit`. An error comes before the failure that it explains, with a number of its own (10.2)."""
         if isinstance(event, ResponseFailed) and event.response.status == "failed":
-            self._append(self._error_event(event.response))
-        self._append(framed(event.type, self._record.send(event)))
+            self._append("error", self._error_event(event.response))
+        elif isinstance(event, ResponseCreated) and self._queued:
+            self._recorder.response(200)  # it has begun, so that is what the stream begins with
+        self._append(event.type, self._record.send(event))
         if isinstance(event, TERMINAL_CLASSES):
             self.final = event.response
         elif isinstance(event, ResponseCreated):
@@ -79,7 +100,8 @@ class EventLog:
                 await self._drained.park()
 
     def hook(self, name: str, members: Mapping[str, Any]) -> None:
-        """Nothing: HTTP is not traced."""
+        """Tell the trace."""
+        self._recorder.hook(name, members)
 
     def close(self) -> None:
         """Nothing more will come. Idempotent."""
@@ -98,17 +120,24 @@ class EventLog:
             "param": None,
         }
         flat = {"type": "error", "sequence_number": number, "code": code, "message": message, "param": None}
-        return framed("error", orjson.dumps({**flat, "error": detail}))
+        return orjson.dumps({**flat, "error": detail})
 
-    def _append(self, chunk: bytes) -> None:
+    def _append(self, kind: str, data: bytes) -> None:
+        chunk = framed(kind, data)
         if self._queued and not self._gone:
             self._queue += chunk
+            self._recorder.event(kind, data)
         if self._kept:
             self._events.append(chunk)
             self._events_bytes += len(chunk)
             while self._events_bytes > self._limits.max_kept_event_bytes and len(self._events) > 1:
                 self._events_bytes -= len(self._events.popleft())
                 self._first_number += 1
+
+    @property
+    def response_id(self) -> str:
+        """Whose events these are."""
+        return self._record.response_id
 
     # --- the writers' side -----------------------------------------------------------------------------------------
 
@@ -151,9 +180,12 @@ async def write_events(exchange: Exchange, events: EventLog, limits: Limits) -> 
     await exchange.begin(200, HEADERS)
     ping_at = trio.current_time() + limits.sse_ping_seconds
     while True:
+        if exchange.broken_off:
+            raise ClientGone
         closed = events.closed.is_set()
         chunk = events.take()
         if closed:
+            exchange.recorder.done()
             await exchange.write(chunk + DONE, last=True)
             return
         if not chunk:
@@ -172,10 +204,14 @@ async def replay_events(exchange: Exchange, events: EventLog, start: int, limits
     Who falls behind so far that events are gone is cut off: with a gap the stream would be a lie.
     """
     closed, chunks = events.closed.is_set(), events.events_from(start)
+    attached = {"response_id": events.response_id, "starting_after": start - 1}
+    exchange.recorder.hook("attach", attached)
+    if start:
+        exchange.recorder.hook("gap", {"note": "what came before is in the trace of another request"})
     await exchange.begin(200, HEADERS)
     while not closed:
         if chunks:
-            await exchange.write(b"".join(chunks))
+            await _write_again(exchange, chunks)
         else:
             with trio.move_on_after(limits.sse_ping_seconds) as silence:
                 await events.wait_changed()
@@ -187,4 +223,12 @@ async def replay_events(exchange: Exchange, events: EventLog, start: int, limits
             chunks = events.events_from(start)
         except RemoteProtocolError:
             raise ClientGone from None
-    await exchange.write(b"".join(chunks) + DONE, last=True)
+    await _write_again(exchange, chunks, DONE)
+
+
+async def _write_again(exchange: Exchange, chunks: Sequence[bytes], end: bytes = b"") -> None:
+    for chunk in chunks:
+        exchange.recorder.event(*unframed(chunk))
+    if end:
+        exchange.recorder.done()
+    await exchange.write(b"".join(chunks) + end, last=bool(end))

@@ -24,7 +24,7 @@ from engine.call_ledger import CallLedger
 from engine.classifier import DEFAULT_PATTERNS, NEW_STREAM, Classifier, ClassifierState, Match
 from engine.models import ModelEntry, ModelTable
 from engine.tool_choice import ToolChoice, read_tool_choice
-from engine.tool_table import SchemaCheck, Tool, ToolReader, ToolTable, tools_added_by
+from engine.tool_table import SCHEMA_CACHE_ENTRIES, SchemaCheck, Tool, ToolReader, ToolTable, tools_added_by
 from protocol.items import Item
 
 __all__ = [
@@ -57,8 +57,9 @@ class Resolve:
 
     name = "resolve"
 
-    def __init__(self, table: ModelTable) -> None:
+    def __init__(self, table: ModelTable, *, max_remembered: int = _RESOLVED_ENTRIES) -> None:
         self.table = table
+        self._max_remembered = max_remembered
         self._found: collections.OrderedDict[str, ModelEntry] = collections.OrderedDict()
 
     def model(self, name: str) -> ModelEntry:
@@ -66,7 +67,7 @@ class Resolve:
         entry = self._found.get(name)
         if entry is None:
             entry = self._found[name] = self.table.find(name)
-            if len(self._found) > _RESOLVED_ENTRIES:
+            if len(self._found) > self._max_remembered:
                 self._found.popitem(last=False)
         return entry
 
@@ -76,9 +77,14 @@ class Validate:
 
     name = "validate"
 
-    def __init__(self, hosted_tools: Mapping[str, Collection[str]] = _NO_HOSTED) -> None:
-        """`hosted_tools`: the engine's own, server label to names."""
-        self._reader = ToolReader(hosted_tools)
+    def __init__(
+        self,
+        hosted_tools: Mapping[str, Collection[str]] = _NO_HOSTED,
+        *,
+        max_schemas: int = SCHEMA_CACHE_ENTRIES,
+    ) -> None:
+        """`hosted_tools`: the engine's own, server label to names. `max_schemas`: how many it remembers."""
+        self._reader = ToolReader(hosted_tools, SchemaCheck(max_schemas))
 
     @property
     def schemas(self) -> SchemaCheck:

@@ -68,6 +68,9 @@ class Store(Protocol):
     async def put(self, record: StoredResponse) -> None:
         """Keep it; idempotent by response id. Returns when it is committed. A checkpoint."""
 
+    async def put_soon(self, record: StoredResponse) -> None:
+        """`put`, but returns when it is certain to be done, failure or kill aside, before what is asked for next."""
+
     async def get(self, owner: str, response_id: str) -> StoredResponse | None:
         """The response, if it is this owner's. A checkpoint."""
 
@@ -76,9 +79,6 @@ class Store(Protocol):
 
     async def record_usage(self, row: UsageRow) -> None:
         """Keep it; idempotent by response id. Returns when it is committed."""
-
-    async def put_finished(self, record: StoredResponse | None, usage: UsageRow) -> None:
-        """`put`, if there is a record, and `record_usage`: both are committed when this returns, or neither."""
 
     async def usage(self, owner: str) -> list[UsageRow]:
         """The owner's rows, oldest first."""
@@ -134,11 +134,9 @@ class MemoryStore:
         if len(self._usage) > MAX_USAGE_ROWS:
             self._usage.popitem(last=False)
 
-    async def put_finished(self, record: StoredResponse | None, usage: UsageRow) -> None:
-        """As `Store.put_finished`."""
-        await self.record_usage(usage)
-        if record is not None:
-            await self.put(record)
+    async def put_soon(self, record: StoredResponse) -> None:
+        """As `Store.put_soon`; here nothing is gained by waiting less."""
+        await self.put(record)
 
     async def usage(self, owner: str) -> list[UsageRow]:
         """As `Store.usage`."""

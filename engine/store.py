@@ -39,6 +39,8 @@ class _Job:
 
     work: Callable[[], Any]
     writes: bool
+    unawaited: str | None = None
+    """The response that nobody waits for; its error is logged, as else nobody would see it."""
     done: trio.Event = attrs.field(factory=trio.Event)
     result: Any = None
     error: Exception | None = None
@@ -65,6 +67,12 @@ class SqliteStore:
         """Open the file, or make it. `StoreError`: it is none of ours, too new, damaged or cannot be written."""
         self._limits = limits
         self._file = StoreFile(path, limits)
+        if self._file.torn_bytes:
+            log.warning(
+                "%s: the last %d bytes of its log were no whole transaction and were left out",
+                path,
+                self._file.torn_bytes,
+            )
         self._put_job, self._jobs = trio.open_memory_channel[_Job](limits.max_queued_store_jobs)
         self._thread = trio.CapacityLimiter(1)
         self._started = False
@@ -99,22 +107,15 @@ class SqliteStore:
         deleted: bool = await self._do(lambda: self._file.delete(owner, response_id), writes=True)
         return deleted
 
+    async def put_soon(self, record: StoredResponse) -> None:
+        """As `Store.put_soon`. `ValueError`: its id could be guessed. `StoreError`: the store is closed."""
+        _check_id(record.response_id)
+        await self._queue(_Job(lambda: self._file.put(record), writes=True, unawaited=record.response_id))
+
     async def record_usage(self, row: UsageRow) -> None:
         """As `Store.record_usage`. `ValueError`: its response's id could be guessed."""
-        await self.put_finished(None, row)
-
-    async def put_finished(self, record: StoredResponse | None, usage: UsageRow) -> None:
-        """As `Store.put_finished`. `ValueError`: an id could be guessed."""
-        _check_id(usage.response_id)
-        if record is not None:
-            _check_id(record.response_id)
-
-        def work() -> None:
-            if record is not None:
-                self._file.put(record)
-            self._file.record_usage(usage)
-
-        await self._do(work, writes=True)
+        _check_id(row.response_id)
+        await self._do(lambda: self._file.record_usage(row), writes=True)
 
     async def usage(self, owner: str) -> list[UsageRow]:
         """As `Store.usage`."""
@@ -133,14 +134,17 @@ class SqliteStore:
 
     async def _do(self, work: Callable[[], Any], *, writes: bool) -> Any:
         job = _Job(work, writes)
-        try:
-            await self._put_job.send(job)
-        except (trio.ClosedResourceError, trio.BrokenResourceError):
-            raise _closed() from None
+        await self._queue(job)
         await job.done.wait()
         if job.error is not None:
             raise job.error
         return job.result
+
+    async def _queue(self, job: _Job) -> None:
+        try:
+            await self._put_job.send(job)
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            raise _closed() from None
 
     # --- the one that does it ------------------------------------------------------------------------------------
 
@@ -179,7 +183,7 @@ class SqliteStore:
             except (trio.WouldBlock, trio.EndOfChannel, trio.ClosedResourceError):
                 return
             job.error = _closed()
-            job.done.set()
+            _finish(job)
 
     async def _do_until_closed(self) -> None:
         while not self._ended.is_set() and (group := await self._next_group()):
@@ -187,7 +191,7 @@ class SqliteStore:
                 await trio.to_thread.run_sync(self._try, group, limiter=self._thread)
             self._done_jobs += len(group)
             for job in group:
-                job.done.set()
+                _finish(job)
 
     async def _next_group(self) -> list[_Job]:
         """All that is on the list, as soon as there is something; nothing at its end."""
@@ -241,6 +245,12 @@ class SqliteStore:
             self._file.fold()
         except StoreError as error:
             log.warning("the store's log stays as long as it is: %s", error)
+
+
+def _finish(job: _Job) -> None:
+    job.done.set()
+    if job.unawaited is not None and job.error is not None:
+        log.error("keeping %s failed", job.unawaited, exc_info=job.error)
 
 
 def _check_id(response_id: str) -> None:

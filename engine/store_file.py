@@ -12,7 +12,7 @@ What is new is found by comparing with the parent's context, which is remembered
 comparing an item with itself costs nothing, so a turn does work only for its own items.
 
 A transaction that was committed outlives kill -9, not a power cut: WAL with `synchronous=NORMAL`.
-Whatever a kill cut short at the end of the log, SQLite drops when it opens the file.
+Whatever a kill cut short at the end of the log, SQLite drops when it opens the file; `torn_bytes` says how much.
 """
 
 import operator
@@ -29,10 +29,9 @@ import orjson
 
 from engine.config import Limits
 from engine.storage import StoredResponse, UsageRow
+from engine.torn_log import log_of, torn_bytes
 from protocol import codec
 from protocol.items import Item
-
-APPLICATION__OURS_ALONE: Final = 0o600
 
 Reason = Literal["full", "read_only", "busy", "not_a_store", "too_new", "damaged", "io", "closed"]
 
@@ -147,6 +146,8 @@ class StoreFile:
         """Open the file, or make it, for its owner's eyes only. `StoreError`: it cannot be used, and why."""
         self._recent = _RecentContexts(limits.max_store_cache_bytes)
         self._path = path
+        self.torn_bytes = 0
+        """The end of the log that was left out when the file was opened: no whole transaction."""
         with self._translated():
             _make_private(path)
             self._db = sqlite3.connect(
@@ -170,6 +171,8 @@ class StoreFile:
         self._db.execute("PRAGMA synchronous = NORMAL")
         self._db.execute("PRAGMA foreign_keys = ON")
         page_bytes = self._value("PRAGMA page_size")
+        _, whole_frames, _ = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        self.torn_bytes = torn_bytes(log_of(self._path), whole_frames, page_bytes)
         self._value(f"PRAGMA wal_autocheckpoint = {max(1, limits.max_wal_bytes // page_bytes)}")
         with self.transaction(writes=True):  # also when there is nothing to make: it must be writable
             for statement in _SCHEMA if empty else ():

@@ -1,6 +1,7 @@
 """The tools of a response: what a name that the model calls stands for.
 
-Three kinds: *function* and *custom* tools suspend the rollout for the client, *hosted* ones the engine runs itself.
+Four kinds: *function* and *custom* tools suspend the rollout for the client, and so does its own *search* for more tools;
+*hosted* ones the engine runs itself.
 Everything else a client offers (web search and its like, unknown types) is accepted and never called (reference 8.4).
 Tools may be added later in a context, so a table is a value and `with_tools` makes the next one; later names win.
 """
@@ -16,9 +17,9 @@ import orjson
 from jsonschema.validators import validator_for
 
 from protocol.errors import refusal
-from protocol.items import Item, Opaque
+from protocol.items import Item, Opaque, ToolSearchOutput
 
-ToolKind = Literal["function", "custom", "hosted"]
+ToolKind = Literal["function", "custom", "search", "hosted"]
 ToolKey = tuple[str | None, str]
 """Namespace (of a hosted tool: its server label) and name."""
 
@@ -69,6 +70,8 @@ class ToolTable:
 
 def tools_added_by(item: Item) -> tuple[Mapping[str, Any], ...]:
     """The tools that an item of a context brings with it (reference 8.1, `additional_tools`)."""
+    if isinstance(item, ToolSearchOutput):
+        return item.tools
     if not isinstance(item, Opaque) or item.type not in ITEMS_WITH_TOOLS:
         return ()
     tools = item.raw.get("tools")
@@ -158,6 +161,9 @@ class ToolReader:
         elif kind == "custom":
             _check_format(tool.get("format"), f"{where}.format")
             yield Tool("custom", _text(tool, "name", where), namespace)
+        elif kind == "tool_search" and namespace is None:
+            if tool.get("execution") == "client":  # else the server should search, which has nowhere to
+                yield Tool("search", "tool_search")
         elif kind == "namespace" and namespace is None:
             name = _text(tool, "name", where)
             members = tool.get("tools", [])

@@ -75,9 +75,12 @@ _ITEMS: Final[Mapping[str, type]] = {
     "function_call_output": items.FunctionCallOutput,
     "custom_tool_call": items.CustomToolCall,
     "custom_tool_call_output": items.CustomToolCallOutput,
+    "tool_search_call": items.ToolSearchCall,
+    "tool_search_output": items.ToolSearchOutput,
     "mcp_call": items.McpCall,
     "item_reference": items.ItemReference,
 }
+_SEARCHES: Final = (items.ToolSearchCall, items.ToolSearchOutput)
 _PART_LISTS: Final = (tuple[items.Part, ...], tuple[items.Part, ...] | None)
 _ITEM_LISTS: Final = (tuple[items.Item, ...],)
 _TEXT_OR_ITEMS: Final = str | tuple[items.Item, ...] | None
@@ -237,6 +240,12 @@ class _Decoder:
         if type(tag) is not str:
             raise _Mismatch("an object with a string 'type'")
         cls = _ITEMS.get(tag)
+        if cls in _SEARCHES:
+            if type(value.get("call_id")) is not str or value.get("execution") == "server":
+                return items.Opaque(value)  # the server's own search is nobody's to answer
+            value = {
+                name: member for name, member in value.items() if name != "execution" or member is not None
+            }
         return items.Opaque(value) if cls is None else self.converter.structure(value, cls)
 
     def many_items(self, value: Any) -> Any:
@@ -456,9 +465,12 @@ _CHECKS: Final[Mapping[type, Callable[[dict[str, Any]], None]]] = {
 
 
 def server_event(data: dict[str, Any]) -> events.ServerEvent:
-    """A parsed frame of a server → its event; an unknown type is kept whole."""
+    """A parsed frame of a server → its event; an unknown type is kept whole.
+
+    So is the numbered `error` of an HTTP stream: it refuses nothing, it explains the failure that follows (reference 10.2).
+    """
     cls = events.SERVER_CLASSES.get(data["type"])
-    if cls is None:
+    if cls is None or (cls is events.ErrorEvent and "status" not in data and "sequence_number" in data):
         return events.UnknownEvent(data)
     event: events.ServerEvent = structure(data, cls)
     return event
@@ -473,6 +485,8 @@ OMITTED: Final[Mapping[type, frozenset[str]]] = {
     items.FunctionCallOutput: frozenset({"id"}),
     items.CustomToolCall: frozenset({"id", "namespace", "status", "agent"}),
     items.CustomToolCallOutput: frozenset({"id"}),
+    items.ToolSearchCall: frozenset({"id", "status", "agent"}),
+    items.ToolSearchOutput: frozenset({"id", "status"}),
     items.McpCall: frozenset({"status", "agent"}),
     events.FunctionCallArgumentsDone: frozenset({"name"}),
     events.ResponseDone: frozenset({"response"}),

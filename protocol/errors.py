@@ -90,6 +90,12 @@ CATALOGUE: Final[Mapping[str, Row]] = {
     "invalid_type": Row("invalid_type", "Invalid type for '{field}': expected {expected}.", "{field}"),
     "invalid_value": Row("invalid_value", "Invalid value for '{field}'.", "{field}"),
     "unsupported_parameter": Row("unsupported_parameter", "Unsupported parameter: '{field}'.", "{field}"),
+    "text_format": Row(
+        "unsupported_parameter",
+        "The model '{model}' does not keep to a 'text.format' of type '{type}'; leave it out, and ask for the form "
+        "in words or with a tool.",
+        "text.format",
+    ),
     "empty_input": Row("invalid_input", "'input' must be a non-empty list of items.", "input"),
     "invalid_schema": Row("invalid_value", "Invalid value for '{field}': {reason}", "{field}"),
     "tool_choice": Row(
@@ -203,6 +209,14 @@ CATALOGUE: Final[Mapping[str, Row]] = {
     "not_found": Row(
         None, "Nothing is served at this path; WebSocket clients connect to /v1/responses.", None, 404
     ),
+    "no_websocket": Row(None, "WebSocket is switched off here; send requests over HTTP.", None, 426),
+    "too_many_rollouts": Row(
+        "rate_limit_exceeded",
+        "Too many responses of this key are open; answer their calls, or let them end.",
+        None,
+        429,
+        _MANY,
+    ),
     "too_many_connections": Row("rate_limit_exceeded", "Too many connections.", None, 429, _MANY),
     # HTTP only (reference 1.1, 10)
     "bad_request": Row(None, "This is not an HTTP/1.1 request that can be read.", None, 400),
@@ -214,6 +228,11 @@ CATALOGUE: Final[Mapping[str, Row]] = {
     "too_slow": Row(None, "The request did not arrive within {seconds:g} s.", None, 408),
     "wrong_method": Row(None, "The method {method} is not allowed here; allowed: {allowed}.", None, 405),
     "no_such_response": Row(None, "Response with id '{response_id}' not found.", "response_id", 404),
+    "not_replayed": Row(
+        "replay_gap",
+        "The events of response '{response_id}' are sent over its WebSocket and not kept; retrieve it without 'stream'.",
+        "stream",
+    ),
     "replay_gap": Row(
         "replay_gap",
         "The events of response '{response_id}' from number {number} on are no longer kept; retrieve it without 'stream'.",

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Literal
 
 import attrs
 
-from protocol.items import CustomToolCall, FunctionCall, Item, Part
+from protocol.items import CALLS, Item, Part
 from protocol.states import Kind
 from protocol.usage import Usage
 
@@ -571,6 +571,6 @@ KIND_OF: Final[Mapping[type, Kind]] = {
 
 def kind_of(event: ServerEvent) -> Kind:
     """What an event means to the state machine."""
-    if type(event) is OutputItemDone and isinstance(event.item, FunctionCall | CustomToolCall):
+    if type(event) is OutputItemDone and isinstance(event.item, CALLS):
         return Kind.CALL_DONE
     return KIND_OF[type(event)]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import attrs
+import orjson
 
 Role = Literal["user", "assistant", "system", "developer"]
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
@@ -157,6 +158,47 @@ class CustomToolCallOutput:
 
 
 @attrs.frozen
+class ToolSearchCall:
+    """A call of the client's own search for tools; one that a server runs itself is `Opaque`."""
+
+    call_id: str
+    arguments: Any
+    """As JSON; the text itself if what the model wrote is none."""
+    id: str | None = None
+    execution: Literal["client"] = "client"
+    status: Status | None = None
+    agent: Agent | None = None
+    type: Literal["tool_search_call"] = "tool_search_call"
+
+    @property
+    def name(self) -> str:
+        """Of the tool: there is one of the kind."""
+        return "tool_search"
+
+    @property
+    def input(self) -> str:
+        """The arguments as text."""
+        return orjson.dumps(self.arguments).decode()
+
+
+@attrs.frozen
+class ToolSearchOutput:
+    """The tools that the client's search found; they are offered from here on."""
+
+    call_id: str
+    tools: tuple[Mapping[str, Any], ...]
+    id: str | None = None
+    execution: Literal["client"] = "client"
+    status: Status | None = None
+    type: Literal["tool_search_output"] = "tool_search_output"
+
+    @property
+    def output(self) -> str:
+        """The tools as text."""
+        return orjson.dumps(self.tools).decode()
+
+
+@attrs.frozen
 class McpCall:
     """A call of a tool the server runs itself (a hosted tool); its output is part of the item."""
 
@@ -193,8 +235,8 @@ class Opaque:
         return str(self.raw["type"])
 
 
-Call = FunctionCall | CustomToolCall
-Output = FunctionCallOutput | CustomToolCallOutput
+Call = FunctionCall | CustomToolCall | ToolSearchCall
+Output = FunctionCallOutput | CustomToolCallOutput | ToolSearchOutput
 Item = (
     Message
     | Reasoning
@@ -202,19 +244,36 @@ Item = (
     | FunctionCallOutput
     | CustomToolCall
     | CustomToolCallOutput
+    | ToolSearchCall
+    | ToolSearchOutput
     | McpCall
     | ItemReference
     | Opaque
 )
 
-CALLS = (FunctionCall, CustomToolCall)
-OUTPUTS = (FunctionCallOutput, CustomToolCallOutput)
+CALLS = (FunctionCall, CustomToolCall, ToolSearchCall)
+OUTPUTS = (FunctionCallOutput, CustomToolCallOutput, ToolSearchOutput)
 
 OUTPUT_OF: Mapping[type, type] = {
     FunctionCall: FunctionCallOutput,
     CustomToolCall: CustomToolCallOutput,
+    ToolSearchCall: ToolSearchOutput,
 }
 """Which output answers which call; a table, because the kind must fit (reference 2.4)."""
+
+
+def output_for(call: Call, text: str) -> Output:
+    """A text as the output of a call; of a search, the JSON list of tools that it is, or nothing found."""
+    if isinstance(call, FunctionCall):
+        return FunctionCallOutput(call.call_id, text)
+    if isinstance(call, CustomToolCall):
+        return CustomToolCallOutput(call.call_id, text)
+    try:
+        found = orjson.loads(text)
+    except ValueError:
+        found = ()
+    tools = found if isinstance(found, list) else ()
+    return ToolSearchOutput(call.call_id, tuple(tool for tool in tools if isinstance(tool, dict)))
 
 
 def text_of(content: Content) -> str:

@@ -12,7 +12,7 @@ import attrs
 from protocol import items
 from protocol.dialects import Dialect
 from protocol.errors import refusal
-from protocol.items import CALLS, OUTPUTS, CustomToolCall, FunctionCall, Item, Message, Output, text_of
+from protocol.items import CALLS, OUTPUTS, Call, Item, Message, Output, text_of
 
 
 @attrs.frozen
@@ -29,7 +29,7 @@ class PendingCalls:
 
     response_id: str
     dialect: Dialect
-    _calls: dict[str, FunctionCall | CustomToolCall] = attrs.field(factory=dict)
+    _calls: dict[str, Call] = attrs.field(factory=dict)
     """Every client call announced, in call order (`output_index`)."""
     _open: dict[str, None] = attrs.field(factory=dict)
     """Ids without an output, in call order."""

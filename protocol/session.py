@@ -193,9 +193,15 @@ class ServerSession:
         """`response.steer.failed` for a response this connection does not know: number 0 (reference 4.6)."""
         return codec.encode(steer_failed(steer, error), {"sequence_number": 0})
 
-    def answer_unknown(self, inject: events.ResponseInject, error: RemoteProtocolError) -> bytes:
-        """`response.inject.failed` for a response this connection does not know: number 0 (reference 5B.2 rule 7)."""
-        return codec.encode(inject_failed(inject, error), {"sequence_number": 0})
+    def answer_unknown(
+        self, inject: events.ResponseInject, error: RemoteProtocolError, stream_id: str | None = None
+    ) -> bytes:
+        """`response.inject.failed` for a response that takes no injects here: number 0 (reference 5B.2 rule 7).
+
+        `stream_id`: the lane of a response of another form.
+        """
+        lane = {} if stream_id is None else {"stream_id": stream_id}
+        return codec.encode(inject_failed(inject, error), {"sequence_number": 0, **lane})
 
 
 def steer_failed(

@@ -24,6 +24,14 @@ WAITS: Final[Sequence[Step | Stall]] = [*say("Wait."), Stall(STALL_SECONDS), *sa
 ACTIONS: Final[Mapping[str, Sequence[Step | Stall | Raise]]] = {
     "call": [call("f"), END],
     "patch": [call("patch", "*** Begin"), END],
+    "search": [call("tool_search", '{"query":"x"}'), END],
+    "search slowly": [
+        (CallStart(0, "tool_search"),),
+        Stall(STALL_SECONDS),
+        (CallInput(0, '{"query":"x"}'), CallEnd(0)),
+        END,
+    ],
+    "use it": [call("found", "raw"), END],
     "both": [call("f"), call("patch", "*** Begin", index=1), END],
     "wait": WAITS,
     "wait and call": [*say("Wait."), Stall(STALL_SECONDS), call("f"), END],
@@ -31,6 +39,13 @@ ACTIONS: Final[Mapping[str, Sequence[Step | Stall | Raise]]] = {
         (CallStart(0, "f"),),
         Stall(STALL_SECONDS),
         (CallInput(0, "{}"), CallEnd(0)),
+        END,
+    ],
+    "call both slowly": [
+        (CallStart(0, "f"),),
+        Stall(STALL_SECONDS),
+        (CallInput(0, "{}"), CallEnd(0)),
+        call("patch", "*** Begin", index=1),
         END,
     ],
     "fail": [*say("Hm."), Raise(RuntimeError("no GPU"))],

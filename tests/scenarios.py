@@ -4,7 +4,7 @@
 A program is the same in both forms; `Talk` knows how each says it.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -18,13 +18,16 @@ from engine.samplers.scripted import END, Raise, Script, Scripted, Silence, Stal
 from engine.testing import FaultPlan, MemoryTrace, RawClient, Served, serving, simulated_engine
 from engine.transport import HandshakeFailed, TransportClosed
 from protocol import trace
-from tests import oracle
+from protocol.invariants import Checker, Violation
 
 FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 CUSTOM = {"type": "custom", "name": "patch"}
 NAMESPACE = {"type": "namespace", "name": "git", "description": "", "tools": [FUNCTION | {"name": "log"}]}
+SEARCH = {"type": "tool_search", "execution": "client"}
+FOUND = {"type": "custom", "name": "found"}
 HOSTED = {"type": "mcp", "server_label": "lib"}
 MULTI_AGENT = {"multi_agent": {"enabled": True}}
+CALLS = {"function_call", "custom_tool_call", "tool_search_call"}
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 LATER_SECONDS = 1.0
 """Long enough in virtual time for the engine to have done all it can do."""
@@ -70,6 +73,8 @@ class Talk:
     def output(self, place: int, output: str = "ok") -> dict[str, Any]:
         """The output of a call."""
         made = self.calls[place]
+        if made["type"] == "tool_search_call":
+            return {"type": "tool_search_output", "call_id": made["call_id"], "tools": [FOUND]}
         return {"type": f"{made['type']}_output", "call_id": made["call_id"], "output": output}
 
     async def next(self) -> dict[str, Any]:
@@ -79,7 +84,7 @@ class Talk:
         if frame["type"] == "response.created":
             self._current[frame.get("stream_id")] = frame["response"]["id"]
             self.response_ids.append(frame["response"]["id"])
-        if frame["type"] == "response.output_item.done" and frame["item"]["type"] in oracle.CALLS:
+        if frame["type"] == "response.output_item.done" and frame["item"]["type"] in CALLS:
             self.calls.append(frame["item"])
             self.homes.append((self._current[frame.get("stream_id")], frame.get("stream_id")))
         return frame
@@ -181,14 +186,23 @@ async def wait_idle(served: Served) -> None:
             await trio.sleep(LATER_SECONDS)
 
 
+def violations_in(header: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> list[Violation]:
+    """What the checker says of one trace of ours."""
+    checker = Checker(header, profile="this-engine")
+    found = [violation for record in records for violation in checker.feed(record)]
+    return [*found, *checker.finish()]
+
+
+def violations_of(outcome: Outcome) -> list[Violation]:
+    """What the checker says of all traces of a run."""
+    return [one for each in trace.read(outcome.lines) for one in violations_in(*each)]
+
+
 def findings(outcome: Outcome, *, may_be_empty: bool = False) -> list[str]:
-    """What the oracle and the leak checks say of a run."""
-    found: list[str] = []
-    traces = list(trace.read(outcome.lines))
-    for header, records in traces:
-        found += oracle.check(header, records, may_be_empty=may_be_empty)
-    if not traces and not may_be_empty:
-        found.append("no trace")
+    """What the checker and the leak checks say of a run."""
+    found = [f"{one.rule} {one.conn} {one}" for one in violations_of(outcome)]
+    if not may_be_empty and b'"response.created"' not in b"".join(outcome.lines):
+        found.append("no response in the traces")
     engine, slots = outcome.engine, outcome.engine.slots.statistics()
     if (slots.free, slots.held, slots.waiting_new, slots.waiting_resumed) != (
         engine.limits.sampler_slots,
@@ -199,6 +213,8 @@ def findings(outcome: Outcome, *, may_be_empty: bool = False) -> list[str]:
         found.append(f"slots left: {slots}")
     if engine.open_rollouts:
         found.append(f"{engine.open_rollouts} rollouts left open")
+    if engine.open_by_owner:
+        found.append(f"rollouts of {list(engine.open_by_owner)} left open")
     if outcome.sampler.open_samplings:
         found.append(f"{outcome.sampler.open_samplings} samplings left open")
     if outcome.tasks_left:
@@ -264,6 +280,15 @@ async def answer_two_in_two_frames(talk: Talk) -> None:
     talk.answer(1)
     await trio.sleep(LATER_SECONDS)
     talk.answer(0)
+    await talk.until_ended()
+
+
+async def search(talk: Talk) -> None:
+    talk.create(tools=[SEARCH])
+    await talk.until_suspended(1)
+    talk.answer(0)
+    await talk.until_suspended(2)
+    talk.answer(1)
     await talk.until_ended()
 
 
@@ -422,6 +447,10 @@ SCENARIOS: Mapping[str, Scenario] = {
     ),
     "reasoning": Scenario(script=[[(Thought("I "),), (Thought("think."),), *HELLO]], program=just_ask),
     "custom tool": Scenario(script=[[call("patch", "*** Begin"), END], HELLO], program=answer_one),
+    "search for tools": Scenario(
+        script=[[call("tool_search", '{"query":"x"}'), END], [call("found", "raw"), END], HELLO],
+        program=search,
+    ),
     "namespaced tool": Scenario(script=[[call("log", namespace="git"), END], HELLO], program=answer_one),
     "hosted tool": Scenario(script=[[HOSTED_CALL, END], HELLO], program=just_ask, hosted=LIB),
     "hosted and client tool": Scenario(

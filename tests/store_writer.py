@@ -56,11 +56,15 @@ async def write(store: SqliteStore, first: int, count: int) -> None:
     """Each response is put twice, as by a caller that is not sure."""
     limiter = trio.CapacityLimiter(AT_ONCE)
 
+    async def keep(number: int) -> None:
+        await store.record_usage(usage_row(number))
+        await store.put(response(number))
+
     async def one(number: int) -> None:
         async with limiter:
-            await store.put_finished(response(number), usage_row(number))
+            await keep(number)
             os.write(1, b"%d\n" % number)
-            await store.put_finished(response(number), usage_row(number))
+            await keep(number)
 
     async with trio.open_nursery() as nursery:
         for number in range(first, first + count):

@@ -1,7 +1,8 @@
-"""Hypothesis strategies for the wire: items, client events, server events, and whole legal streams of each dialect.
+"""Hypothesis strategies for our own tests: items, client events, server events, and whole legal streams of each dialect.
 
 Everything drawn is what the classes of `protocol` promise and JSON can say, so `decode(encode(x)) == x` must hold.
 Texts are any Unicode but lone surrogates; numbers are what the wire keeps exactly.
+What is for others too, plain dictionaries and whole exchanges, is in `protocol.strategies`.
 A strategy with `hostile` in its name draws what a peer should not send.
 """
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from protocol import codec, events, items
 from protocol.dialects import Dialect
+from protocol.strategies.values import json_objects, json_values, maybe
 from protocol.usage import Usage
 
 texts = st.text(max_size=12)
@@ -28,13 +30,6 @@ scalars = (
     | st.floats(allow_nan=False, allow_infinity=False)
     | texts
 )
-json_values = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=6,
-)
-"""What JSON can say and orjson keeps exactly."""
-json_objects = st.dictionaries(texts, json_values, max_size=3)
 string_maps = st.dictionaries(texts, texts, max_size=3)
 
 
@@ -43,11 +38,6 @@ def tuples(
 ) -> st.SearchStrategy[tuple[Any, ...]]:
     """Tuples of any of these."""
     return st.lists(of, min_size=min_size, max_size=max_size).map(tuple)
-
-
-def maybe(of: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """These, or None."""
-    return st.none() | of
 
 
 # --- items -----------------------------------------------------------------------------------------------------------
@@ -123,10 +113,27 @@ def _outputs(cls: type, kind: str) -> st.SearchStrategy[Any]:
 
 function_calls = _calls(items.FunctionCall, "function_call")
 custom_calls = _calls(items.CustomToolCall, "custom_tool_call")
-calls = function_calls | custom_calls
+search_calls = st.builds(
+    items.ToolSearchCall,
+    call_ids,
+    json_objects | texts,
+    maybe(ids),
+    status=maybe(statuses),
+    agent=maybe(agents),
+    type=st.just("tool_search_call"),
+)
+calls = function_calls | custom_calls | search_calls
 function_outputs = _outputs(items.FunctionCallOutput, "function_call_output")
 custom_outputs = _outputs(items.CustomToolCallOutput, "custom_tool_call_output")
-outputs = function_outputs | custom_outputs
+search_outputs = st.builds(
+    items.ToolSearchOutput,
+    call_ids,
+    tuples(json_objects),
+    maybe(ids),
+    status=maybe(statuses),
+    type=st.just("tool_search_output"),
+)
+outputs = function_outputs | custom_outputs | search_outputs
 mcp_calls = st.builds(
     items.McpCall,
     ids,
@@ -438,9 +445,7 @@ def _item_events(index: int, item: items.Item, piece: str) -> Iterator[events.Se
 
 def output_of(call: items.Call, text: str) -> items.Output:
     """The output of the right kind for a call."""
-    if isinstance(call, items.FunctionCall):
-        return items.FunctionCallOutput(call.call_id, text)
-    return items.CustomToolCallOutput(call.call_id, text)
+    return items.output_for(call, text)
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""A connection's age limit: what is refused, what ends, what may finish, and the close (reference 4.7; bug list, row 34)."""
+"""A connection's age limit: what is refused, what ends, what may finish, and the close (reference 4.7; earendil-works/pi#6268)."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

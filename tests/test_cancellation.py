@@ -2,7 +2,7 @@
 
 Two things end: the whole server, as if its process were stopped (its scope is cancelled),
 and the client's stream, as if its machine had vanished (both directions are gone at once).
-After each run the oracle reads the trace, and slots, samplers, rollouts and tasks are counted.
+After each run the checker reads the trace, and slots, samplers, rollouts and tasks are counted.
 
 By default every `STRIDE`-th step is hit, beginning at another one in each scenario, which takes some 20 seconds;
 with `EVERY_STEP=1` in the environment all of them are, which takes a few minutes.

@@ -11,8 +11,10 @@ from contextlib import contextmanager
 import orjson
 import pytest
 
+from engine import arguments
 from engine.call_command import ShellTool, variables, websocket_url
 from engine.cli import main
+from engine.client import FORMS
 from engine.config import Limits
 from engine.limit_settings import limit_rows, read_limits
 from engine.pointers import POINTERS
@@ -63,6 +65,15 @@ def test_help_teaches(command, capsys):
     assert (f"suspended {command} " in out.split("examples:")[1], "130  interrupted" in out) == (True, True)
 
 
+@pytest.mark.parametrize("command", ["demo", "call"])
+def test_help_says_what_each_form_is(command, capsys):
+    """The help knows the client's forms, no more and no fewer, and has a line of words for each."""
+    assert tuple(arguments.FORMS) == tuple(FORMS)
+    main([command, "--help"])
+    out = capsys.readouterr().out
+    assert [name for name, words in arguments.FORMS.items() if f"  {name:6}  {words}\n" not in out] == []
+
+
 def test_serve_help_lists_all_limits(capsys):
     """The help of `serve` has a line for each limit, with its default."""
     main(["serve", "--help"])
@@ -78,7 +89,8 @@ def test_serve_help_lists_all_limits(capsys):
 WRONG = {
     "no command": ([], "required: demo | serve | call"),
     "no such command": (["dmeo"], "invalid choice"),
-    "form": (["demo", "--form", "create"], "choose from"),
+    "form": (["demo", "--form", "sse"], "choose from"),
+    "form of a call": (["call", "http://h/v1", "x", "--form", "json"], "choose from"),
     "rate": (["demo", "--rate", "0"], "invalid positive number value: '0'"),
     "rate that is no number": (["demo", "--rate", "nan"], "invalid positive number value: 'nan'"),
     "project": (["demo", "--project", "/no/such"], "--project: '/no/such' is no folder"),
@@ -224,36 +236,60 @@ def test_log_lines_are_not_forged():
 # --- call
 
 
-@pytest.mark.parametrize("form", ["append", "inject"])
+@pytest.mark.parametrize("form", FORMS)
 def test_call_runs_tools(form, shell_url):
-    """`call` runs the shell commands the model asks for, and prints what the model says of them."""
+    """`call` runs the shell commands the model asks for, and prints what the model says of them, whatever the form."""
     process = suspended("call", shell_url, "--form", form, *RUN, "-", stdin="$ echo $((20 + 3))\n$ exit 7")
     assert process.returncode == 0, process.stderr
-    assert "1. `echo $((20 + 3))`: exit code unknown; 23\n" in process.stdout
-    assert "2. `exit 7`: exit code 7; " in process.stdout
-    assert process.stderr.splitlines()[0] == '> exec_command {"cmd": "echo $((20 + 3))"}'
+    assert process.stdout == (
+        "I run 2 commands, one at a time.\n2 commands run:\n"
+        "1. `echo $((20 + 3))`: exit code unknown; 23\n2. `exit 7`: exit code 7; Exit code: 7\n"
+    )
+    assert process.stderr.splitlines() == [
+        '> exec_command {"cmd": "echo $((20 + 3))"}',
+        "< exec_command: 3 bytes",
+        '> exec_command {"cmd": "exit 7"}',
+        "< exec_command: 13 bytes, exit code 7",
+    ]
 
 
-def test_call_prints_json(shell_url):
-    """With `--json` the final response is the one line of the output."""
+@pytest.mark.parametrize(("form", "lines"), [("append", 1), ("inject", 1), ("create", 2), ("http", 2)])
+def test_call_prints_json(form, lines, shell_url):
+    """With `--json` each response is a line of the output: one in the forms that suspend, else one for each round."""
     url = shell_url.replace("ws:", "http:").removesuffix("/responses")
-    process = suspended("call", url, "--json", "hello")
-    assert orjson.loads(process.stdout)["status"] == "completed"
+    process = suspended("call", url, "--form", form, *RUN, "--json", "$ date")
+    responses = [orjson.loads(line) for line in process.stdout.splitlines()]
+    assert [response["status"] for response in responses] == ["completed"] * lines
+    assert responses[-1]["output"][-1]["content"][0]["text"].startswith("1 command run")
 
 
-def test_call_shows_a_key(tmp_path):
+@pytest.mark.parametrize(
+    ("form", "said"), [("append", "401"), ("create", "401"), ("http", "invalid_api_key")]
+)
+def test_call_shows_a_key(form, said):
     """With the server's key a call is served; without it, it ends with 1 and says why."""
     with served(SUSPENDED_API_KEY="secret") as (_, url):
-        right = suspended("call", url, "hi", "--key-env", "MINE", MINE="secret")
-        wrong = suspended("call", url, "hi")
+        right = suspended("call", url, "hi", "--form", form, "--key-env", "MINE", MINE="secret")
+        wrong = suspended("call", url, "hi", "--form", form)
     assert (right.returncode, right.stderr) == (0, "")
-    assert (wrong.returncode, "401" in wrong.stderr, "Traceback" in wrong.stderr) == (1, True, False)
+    assert (wrong.returncode, said in wrong.stderr, "Traceback" in wrong.stderr) == (1, True, False)
 
 
-def test_call_to_nobody():
-    """Where nobody listens a call ends with 1 and a line."""
-    process = suspended("call", "ws://127.0.0.1:1/v1/responses", "hi")
+def test_serve_without_websocket():
+    """With `--no-websocket` an upgrade ends with 426, and the same address serves requests."""
+    with served("--no-websocket") as (_, url):
+        refused = suspended("call", url, "--form", "create", "hi")
+        served_all_the_same = suspended("call", url, "--form", "http", "hi")
+    assert (refused.returncode, "426" in refused.stderr, "Traceback" in refused.stderr) == (1, True, False)
+    assert (served_all_the_same.returncode, served_all_the_same.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_call_to_nobody(form):
+    """Where nobody listens a call ends with 1 and a line, which names the address as the form writes it."""
+    process = suspended("call", "ws://127.0.0.1:1/v1/responses", "--form", form, "hi")
     assert (process.returncode, process.stderr.count("\n"), process.stdout) == (1, 1, "")
+    assert f": {'http' if form == 'http' else 'ws'}://127.0.0.1:1/v1/responses: " in process.stderr
 
 
 def test_call_of_an_unknown_model(tmp_path):
@@ -265,10 +301,11 @@ def test_call_of_an_unknown_model(tmp_path):
     assert (process.returncode, "model_not_found" in process.stderr) == (1, True)
 
 
-def test_call_interrupted_while_a_tool_runs(shell_url):
+@pytest.mark.parametrize("form", ["append", "http"])
+def test_call_interrupted_while_a_tool_runs(form, shell_url):
     """Ctrl-C kills the tool that runs, and exits with 130 at once."""
     tool = "exec_command(cmd)=echo started >&2; sleep 600"
-    with Running("call", shell_url, "--tool", tool, "$ x") as calling:
+    with Running("call", shell_url, "--form", form, "--tool", tool, "$ x") as calling:
         calling.error_line_with("started")
         began = time.monotonic()
         calling.signal(signal.SIGINT)

@@ -115,6 +115,8 @@ def each_class() -> dict[type, st.SearchStrategy[Any]]:
         items.CustomToolCall: wire.custom_calls,
         items.FunctionCallOutput: wire.function_outputs,
         items.CustomToolCallOutput: wire.custom_outputs,
+        items.ToolSearchCall: wire.search_calls,
+        items.ToolSearchOutput: wire.search_outputs,
         items.McpCall: wire.mcp_calls,
     }
 

@@ -40,6 +40,8 @@ from protocol.items import (
     ReasoningText,
     Refusal,
     SummaryText,
+    ToolSearchCall,
+    ToolSearchOutput,
 )
 
 SPELLINGS = sorted(special_spellings())  # loads the vocabulary outside of any test's deadline
@@ -80,6 +82,8 @@ any_items = st.one_of(
     st.builds(CustomToolCall, call_id=names, name=names, input=texts, namespace=maybe),
     st.builds(FunctionCallOutput, call_id=names, output=contents),
     st.builds(CustomToolCallOutput, call_id=names, output=contents),
+    st.builds(ToolSearchCall, call_id=names, arguments=raw),
+    st.builds(ToolSearchOutput, call_id=names, tools=st.lists(raw, max_size=2).map(tuple)),
     st.builds(McpCall, id=names, server_label=names, name=names, arguments=texts, output=maybe, error=maybe),
     raw.map(Opaque),
     st.fixed_dictionaries(
@@ -97,10 +101,13 @@ def expected_markers(item):
             found = {START: 1, MESSAGE: 1, END: 1}
         case Reasoning():
             found = {START: 1, CHANNEL: 1, MESSAGE: 1, END: 1}
-        case FunctionCall() | CustomToolCall():
+        case FunctionCall() | CustomToolCall() | ToolSearchCall():
             found = {START: 1, CHANNEL: 1, CONSTRAIN: 3, MESSAGE: 1, CALL: 1}
         case FunctionCallOutput() | CustomToolCallOutput():
             found = {START: 1, CHANNEL: 1, CONSTRAIN: 1, MESSAGE: 1, END: 1}
+        case ToolSearchOutput(tools=tools):
+            each = 1 + len(tools)
+            found = {START: each, CHANNEL: each, CONSTRAIN: 1, MESSAGE: each, END: each}
         case McpCall():
             found = {START: 2, CHANNEL: 2, CONSTRAIN: 4, MESSAGE: 2, CALL: 1, END: 1}
         case Opaque():

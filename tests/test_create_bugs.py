@@ -1,4 +1,4 @@
-"""Public bugs of other servers as scenarios of the create form; the number is the row of the reference list."""
+"""Public bugs of other servers as scenarios of the create form and HTTP, each with the report that it comes from."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ NOBODY = {"type": "function_call_output", "call_id": "call_x", "output": "?"}
     ("generate", "texts"), [(False, []), (True, ["You said hi."]), (None, ["You said hi."])]
 )
 def test_generate_is_honoured(generate: bool | None, texts: list[str]):
-    """Row 3: each of its three values, never "unsupported"."""
+    """router-for-me/CLIProxyAPI#1901: each of its three values, never "unsupported"."""
 
     async def program(caller: Caller) -> None:
         resource = await caller.turn("hi", generate=generate)
@@ -28,7 +28,7 @@ def test_generate_is_honoured(generate: bool | None, texts: list[str]):
 
 
 def test_a_warm_up_after_a_turn_costs_no_output():
-    """Row 4: empty output, no output tokens, and a turn on it has the whole chain."""
+    """router-for-me/CLIProxyAPI#6006: empty output, no output tokens, and a turn on it has the whole chain."""
 
     async def program(caller: Caller) -> None:
         turn = await caller.turn("one")
@@ -43,7 +43,7 @@ def test_a_warm_up_after_a_turn_costs_no_output():
 
 
 def test_behind_the_id_of_a_warm_up_is_real_state():
-    """Row 5: the turn that follows at once is answered by itself, and can be continued."""
+    """decolua/9router#3440: the turn that follows at once is answered by itself, and can be continued."""
 
     async def program(caller: Caller) -> None:
         warm = await caller.turn([], generate=False, instructions="Be kind.")
@@ -55,7 +55,7 @@ def test_behind_the_id_of_a_warm_up_is_real_state():
 
 
 def test_an_output_alone_is_not_a_fresh_turn():
-    """Row 25: no parent, no call: 400, and nothing is sampled."""
+    """Soju06/codex-lb: no parent, no call: 400, and nothing is sampled."""
 
     async def program(caller: Caller) -> None:
         frame = await caller.refused([NOBODY])
@@ -66,7 +66,7 @@ def test_an_output_alone_is_not_a_fresh_turn():
 
 
 def test_without_a_parent_a_used_socket_is_like_a_fresh_one():
-    """Row 27: after a long chain the same input has the same tokens on a used socket, a used lane and a fresh socket."""
+    """router-for-me/CLIProxyAPI#5811: after a long chain the same input has the same tokens on a used socket, a used lane and a fresh socket."""
     window = [user("In short: we went west."), user("hi")]
 
     async def program(caller: Caller) -> None:
@@ -85,7 +85,7 @@ def test_without_a_parent_a_used_socket_is_like_a_fresh_one():
 
 
 def test_a_transcript_that_repeats_half_of_the_chain_is_taken_as_it_is():
-    """Row 28: exactly the given input, not merged with what the socket remembers."""
+    """router-for-me/CLIProxyAPI#2266: exactly the given input, not merged with what the socket remembers."""
 
     async def program(caller: Caller) -> None:
         first = await caller.turn("call")
@@ -100,7 +100,7 @@ def test_a_transcript_that_repeats_half_of_the_chain_is_taken_as_it_is():
 @pytest.mark.parametrize("told", ["call", "patch", "both"])
 @pytest.mark.parametrize("as_parts", [False, True])
 def test_each_kind_of_output_answers_its_call(told: str, as_parts: bool):
-    """Row 29: functions and custom tools, text and parts, and no output is dropped."""
+    """Wei-Shaw/sub2api#2747: functions and custom tools, text and parts, and no output is dropped."""
 
     async def program(caller: Caller) -> None:
         first = await caller.turn(told)
@@ -116,7 +116,7 @@ def test_each_kind_of_output_answers_its_call(told: str, as_parts: bool):
 
 
 def test_a_user_who_edits_while_a_call_is_pending_is_told_what_is_missing():
-    """Row 30: with the parent the output is missing; without it a new chain begins on the same socket."""
+    """Wei-Shaw/sub2api#2098: with the parent the output is missing; without it a new chain begins on the same socket."""
 
     async def program(caller: Caller) -> None:
         first = await caller.turn("call")
@@ -131,7 +131,7 @@ def test_a_user_who_edits_while_a_call_is_pending_is_told_what_is_missing():
 
 
 def test_lanes_keep_their_own_chains_beside_an_error():
-    """Row 32: two lanes at once, an error on one, and each goes on where it was."""
+    """vllm-project/agentic-api#239: two lanes at once, an error on one, and each goes on where it was."""
 
     async def program(caller: Caller) -> None:
         parents: dict[str, str] = {}
@@ -159,7 +159,7 @@ def test_lanes_keep_their_own_chains_beside_an_error():
 
 @pytest.mark.parametrize("cut", range(11))
 def test_a_client_that_comes_back_with_everything_is_served(cut: int):
-    """Row 33: cut after each event; on the new socket the full input works, and the old sampling has stopped."""
+    """openai/codex#20739: cut after each event; on the new socket the full input works, and the old sampling has stopped."""
 
     async def program(caller: Caller) -> None:
         stream = await caller.served.open_stream()
@@ -177,7 +177,7 @@ def test_a_client_that_comes_back_with_everything_is_served(cut: int):
 
 
 def test_the_reader_reads_while_the_model_is_slow():
-    """Row 36: ten creates are sent while one samples for minutes; pings are answered on both sides, nothing is cut."""
+    """Wei-Shaw/sub2api#4163: ten creates are sent while one samples for minutes; pings are answered on both sides, nothing is cut."""
 
     async def program(caller: Caller) -> None:
         peer = WirePeer(await caller.served.open_stream())
@@ -205,7 +205,7 @@ def test_the_reader_reads_while_the_model_is_slow():
 
 
 def test_generation_stops_when_the_client_leaves():
-    """Row 38: the sampler is stopped within a fifth of a second, and its sampling is closed."""
+    """vllm-project/vllm#54947: the sampler is stopped within a fifth of a second, and its sampling is closed."""
     left_at: list[float] = []
 
     async def program(caller: Caller) -> None:

@@ -77,7 +77,7 @@ def test_whatever_cannot_be_continued_is_answered_in_the_same_words():
 
 
 def test_all_of_it_dies_with_the_connection():
-    """On a new socket the id is unknown, the socket stays open, and a full create works (bug list, row 23)."""
+    """On a new socket the id is unknown, the socket stays open, and a full create works (PrimeIntellect-ai/prime-agent#2314)."""
 
     async def program(caller: Caller) -> None:
         first = await caller.turn("one")
@@ -91,7 +91,7 @@ def test_all_of_it_dies_with_the_connection():
 
 @pytest.mark.parametrize("text", ["hi", "call", "talk"])
 def test_a_parent_is_there_at_once(text: str):
-    """A create that is sent on reading the terminal event finds it (bug list, row 22)."""
+    """A create that is sent on reading the terminal event finds it (Soju06/codex-lb#782)."""
 
     async def program(caller: Caller) -> None:
         parent = await caller.turn(text)
@@ -115,7 +115,7 @@ async def _first_frame(caller: Caller, what: object, parent: str) -> dict:
 
 
 def test_a_failed_continuation_takes_its_parent():
-    """Refused with a 400: the right output on the same parent finds nothing any more (bug list, row 24)."""
+    """Refused with a 400: the right output on the same parent finds nothing any more (openresponses/openresponses#71)."""
 
     async def program(caller: Caller) -> None:
         first = await caller.turn("call")

@@ -108,7 +108,7 @@ def test_a_conversation_beside_a_parent_is_refused():
 
 
 def test_the_context_is_the_whole_chain():
-    """Input, output and new input of all turns, in order (bug list, rows 21 and 31)."""
+    """Input, output and new input of all turns, in order (BerriAI/litellm#37956, mudler/LocalAI)."""
 
     async def program(caller: Caller) -> None:
         parent = None
@@ -201,7 +201,7 @@ def test_an_empty_delta_is_a_turn():
 
 
 def test_no_parent_is_a_new_conversation_on_a_used_lane():
-    """Absent or null: the context holds the new input only (bug list, rows 27 and 28)."""
+    """Absent or null: the context holds the new input only (router-for-me/CLIProxyAPI#5811, router-for-me/CLIProxyAPI#2266)."""
 
     async def program(caller: Caller) -> None:
         fresh = await caller.turn("hi")

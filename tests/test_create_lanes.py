@@ -108,7 +108,7 @@ def test_every_frame_of_a_named_lane_is_labelled_and_no_other():
 
 
 def test_a_failed_response_is_labelled():
-    """`response.failed` names its lane, and the other lane goes on (bug list, row 32)."""
+    """`response.failed` names its lane, and the other lane goes on (vllm-project/agentic-api#239)."""
 
     async def program(caller: Caller) -> None:
         caller.create("wait and fail", stream_id="a")
@@ -154,7 +154,7 @@ def test_a_lane_may_be_named_like_this(name: str):
     run(program)
 
 
-@pytest.mark.parametrize("name", ["", "x" * 257, "a b", "ä", "a/b", "a\n", 7, True])
+@pytest.mark.parametrize("name", ["", "x" * 257, "a b", "ä", "a/b", "a\n", 7, True, ["a"], [], {}, {"a": 1}])
 def test_a_lane_may_not_be_named_like_this(name: Any):
     """The error does not repeat the name, and the connection goes on."""
 
@@ -198,6 +198,21 @@ def test_a_place_in_flight_is_free_at_the_terminal_event():
         assert ends[-1]["stream_id"] == "c"
 
     run(program, limits=Limits(max_in_flight=2))
+
+
+def test_the_parent_is_the_one_of_the_start_also_behind_a_full_house():
+    """A fork that waits for a place in flight is late: the lane it forks from has gone on, so its parent is no more."""
+
+    async def program(caller: Caller) -> None:
+        first = await caller.turn("one", stream_id="a")
+        caller.create("wait", stream_id="b")
+        caller.create("two", previous_response_id=first["id"], stream_id="a")
+        caller.create("wait", stream_id="b2")
+        caller.create("fork", previous_response_id=first["id"], stream_id="c")
+        error = await caller.until("error")
+        assert ("c", "previous_response_not_found") == (error["stream_id"], error["error"]["code"])
+
+    run(program, limits=Limits(max_in_flight=1))
 
 
 def test_suspended_responses_are_not_in_flight():

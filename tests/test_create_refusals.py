@@ -42,6 +42,10 @@ FRAMES: dict[str, tuple[Any, dict[str, Any]]] = {
     "no JSON": ('{"type":"response.create"', INVALID_JSON),
     "a list": ("[1]", INVALID_JSON),
     "nothing": ("", INVALID_JSON),
+    "a lone surrogate": (
+        '{"type":"response.create","model":"m","input":[{"role":"user","content":"\\ud83d"}]}',
+        INVALID_JSON,
+    ),
     "no type": ({"model": "m"}, INVALID_EVENT),
     "type is null": ('{"type":null}', INVALID_EVENT),
     "cancel": ({"type": "response.cancel"}, unsupported("response.cancel")),

@@ -91,7 +91,7 @@ def test_prewarm_is_another_name_for_it(generate: bool | None):
 
 
 def test_a_warm_up_counts_what_it_prepared():
-    """Its context, no output; the turn on it says how much of that it reused (bug list, row 4)."""
+    """Its context, no output; the turn on it says how much of that it reused (router-for-me/CLIProxyAPI#6006)."""
 
     async def program(caller: Caller) -> None:
         warm = await caller.turn("A long story.", generate=False)

@@ -1,8 +1,9 @@
-"""`suspended demo` repairs a project in one response, in both forms, and its trace proves it."""
+"""`suspended demo` repairs a project in any form, in one response where the form suspends, and its trace proves it."""
 
 import shutil
 import signal
 import time
+from functools import cache
 
 import orjson
 import pytest
@@ -16,14 +17,42 @@ TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 ANSWER_OF = {"append": "response.append", "inject": "response.inject"}
 
 
-@pytest.fixture(scope="module", params=["append", "inject"])
-def shown(request, tmp_path_factory):
-    """One run of the demo: form, the ended process, the trace's records, what was measured."""
-    folder = tmp_path_factory.mktemp(request.param)
-    files = ("--trace", folder / "trace.jsonl", "--json", folder / "measured.json")
-    process = suspended("demo", "--plain", "--form", request.param, *FAST, *files)
-    ((_, records),) = trace.read((folder / "trace.jsonl").read_bytes().splitlines())
-    return request.param, process, records, orjson.loads((folder / "measured.json").read_bytes())
+ONE_RESPONSE = ("append", "inject")
+MANY_RESPONSES = ("create", "http")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Runs the demo once in each form that is asked for: form, the ended process, the traces' records, what was measured."""
+
+    @cache
+    def run_in(form):
+        folder = tmp_path_factory.mktemp(form)
+        files = ("--trace", folder / "trace.jsonl", "--json", folder / "measured.json")
+        process = suspended("demo", "--plain", "--form", form, *FAST, *files)
+        traces = list(trace.read((folder / "trace.jsonl").read_bytes().splitlines()))
+        records = [record for _, records in traces for record in records]
+        return form, process, records, orjson.loads((folder / "measured.json").read_bytes())
+
+    return run_in
+
+
+@pytest.fixture(params=(*ONE_RESPONSE, *MANY_RESPONSES))
+def shown(request, run):
+    """A run in each form."""
+    return run(request.param)
+
+
+@pytest.fixture(params=ONE_RESPONSE)
+def suspending(request, run):
+    """A run in each form in which the response suspends."""
+    return run(request.param)
+
+
+@pytest.fixture(params=MANY_RESPONSES)
+def going_on(request, run):
+    """A run in each form in which another response goes on."""
+    return run(request.param)
 
 
 def frames(records, direction):
@@ -42,43 +71,67 @@ def test_ends_with_passing_tests(shown):
     assert (measured["passed"], process.stderr) == (True, "")
 
 
-def test_one_response(shown):
+def test_one_response(suspending):
     """There is one create, one `response.created`, and one terminal event, which is the last frame."""
-    _, _, records, _ = shown
+    _, _, records, _ = suspending
     sent = [frame["type"] for frame in frames(records, "out")]
     assert [frame["type"] for frame in frames(records, "in")].count("response.create") == 1
     assert sent.count("response.created") == 1
     assert [name for name in sent if name in TERMINAL] == sent[-1:] == ["response.completed"]
 
 
-def test_suspends(shown):
+def test_suspends(suspending):
     """The response suspends three times at least, and every pause ends by an answer of the form's own kind."""
-    form, _, records, measured = shown
+    form, _, records, measured = suspending
     pauses = len(hooks(records, "suspend"))
     assert pauses >= 3
-    assert len(hooks(records, "resume")) == pauses == measured["report"]["hooks"]["suspend"]
+    assert len(hooks(records, "resume")) == pauses == measured["hooks"]["suspend"]
     assert {frame["type"] for frame in frames(records, "in")} == {"response.create", ANSWER_OF[form]}
     done = sum(frame["type"] == "response.done" for frame in frames(records, "out"))
     assert done == (pauses if form == "append" else 0)
 
 
-def test_numbered_without_a_gap(shown):
+def test_numbered_without_a_gap(suspending):
     """Sequence numbers are 0, 1, 2… over the whole response, across all pauses."""
-    _, _, records, _ = shown
+    _, _, records, _ = suspending
     numbers = [frame["sequence_number"] for frame in frames(records, "out")]
     assert numbers == list(range(len(numbers)))
 
 
-def test_before_and_after_run_once(shown):
+def test_before_and_after_run_once(suspending):
     """Pre-inference and post-inference ran exactly once."""
-    _, _, records, measured = shown
+    _, _, records, measured = suspending
     assert [len(hooks(records, name)) for name in ("pre_inference", "post_inference")] == [1, 1]
-    assert [measured["report"]["hooks"][name] for name in ("pre_inference", "post_inference")] == [1, 1]
+    assert [measured["hooks"][name] for name in ("pre_inference", "post_inference")] == [1, 1]
 
 
-def test_ledger_claims_the_time(shown):
+def test_a_response_for_each_round(going_on):
+    """Where a response ends at its calls there is one for each round, with all that is done before and after, and no pause."""
+    form, process, records, measured = going_on
+    sent = [frame["type"] for frame in frames(records, "out") if frame != "[DONE]"]
+    created = sent.count("response.created")
+    assert created == sent.count("response.completed") == len(measured["reports"]) > 10
+    assert [len(hooks(records, name)) for name in ("pre_inference", "post_inference")] == [created] * 2
+    assert (measured["hooks"]["pre_inference"], measured["hooks"].get("suspend", 0)) == (created, 0)
+    assert {report["dialect"] for report in measured["reports"]} == {form}
+    assert measured["frames"]["> response.create"] == created
+    assert f"responses       {created} created, {created} completed, " in process.stdout
+    assert "suspensions     none: a response ended at its calls" in process.stdout
+
+
+def test_the_forms_differ_in_what_is_sent(run):
+    """The same repair in each form; with a response for each round more is sent, over HTTP much more."""
+    shown = {form: run(form)[3] for form in (*ONE_RESPONSE, *MANY_RESPONSES)}
+    assert len({(measured["diff"], measured["last_words"]) for measured in shown.values()}) == 1
+    assert len({measured["usage"]["output_tokens"] for measured in shown.values()}) == 1
+    sent = {form: measured["bytes_out"] for form, measured in shown.items()}
+    assert sent["append"] < sent["create"] < 0.25 * sent["http"]
+
+
+def test_ledger_claims_the_time(suspending):
     """Less than 2 % of the server's time is claimed by no stage."""
-    assert shown[3]["report"]["ledger"]["residual"] < 0.02
+    (report,) = suspending[3]["reports"]
+    assert report["ledger"]["residual"] < 0.02
 
 
 def test_plain_is_plain(shown):

@@ -195,6 +195,28 @@ async def test_creates_that_wait_never_start(autojump_clock):
     assert [] == [frame for frame in frames if frame["type"] == "response.created"]
 
 
+@pytest.mark.parametrize(
+    ("append", "members", "terminal"),
+    [(True, {}, "response.failed"), (False, INJECT, "response.completed")],
+)
+async def test_who_would_have_been_superseded_ends_when_its_successor_is_refused(
+    append, members, terminal, autojump_clock
+):
+    """A create waits behind a sampling rollout, and the drain refuses it: the rollout still says its end at its call."""
+    script = [[*say("so"), Stall(5), call("f"), END], [*say("done"), END]]
+    async with draining(script, append=append) as (served, client, reports):
+        client.send(create(**members))
+        await until(client, "response.output_text.delta")
+        client.send(create(**members))
+        await trio.sleep(1)
+        served.server.drain()
+        frames, code, _ = await rest(client)
+    assert ["error", terminal] == [
+        frame["type"] for frame in frames if frame["type"] in {"error", "response.failed", "response.completed"}
+    ]
+    assert (1001, ["drained"]) == (code, [report.ending for report in reports])
+
+
 async def test_new_handshakes_are_refused(autojump_clock):
     """A stream that was accepted before gets a 503 for its upgrade; new ones are not accepted at all."""
     async with draining(sampling(10)) as (served, client, _):

@@ -36,6 +36,7 @@ TYPE_OF_STATUS = {
     409: "invalid_request_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
+    426: "invalid_request_error",
     429: "too_many_requests",
     431: "invalid_request_error",
     500: "server_error",

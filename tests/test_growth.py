@@ -1,7 +1,7 @@
 """What grows with what: a long rollout holds its context and nothing else, a large tool output costs linear work.
 
 Memory and work are counted, not timed: traced bytes, calls of functions, pieces of text.
-Only here is there a run without a trace, because a trace is memory; each program runs once more, traced, for the oracle.
+Only here is there a run without a trace, because a trace is memory; each program runs once more, traced, for the checker.
 """
 
 import sys
@@ -115,7 +115,7 @@ def measured(frames: int) -> LongTalk:
     return talk
 
 
-def test_a_long_rollout_obeys_the_oracle() -> None:
+def test_a_long_rollout_is_in_order() -> None:
     """Ten thousand frames, fifty suspensions, one response."""
     talk = LongTalk()
 
@@ -231,7 +231,7 @@ def test_a_pattern_over_two_slices_is_found_once() -> None:
     assert outcome.reports[0].matches == ("override_previous",)
 
 
-def test_a_large_output_obeys_the_oracle() -> None:
+def test_a_large_output_is_in_order() -> None:
     """It is one append, accepted at once."""
     outcome = run(lambda talk: answer_much(talk, text_of_size(4 * MIB)), ONE_CALL, traced=True)
 

@@ -449,7 +449,7 @@ async def test_the_tool_loop_by_id_and_by_history_gives_the_model_the_same(autoj
         by_id = (await client.create(tools=[TOOL], previous_response_id=first["id"], input=[output])).json
         history = [{"role": "user", "content": "hi"}, *first["output"], output]
         whole = (await client.create(tools=[TOOL], input=history)).json
-    assert by_id["usage"] == whole["usage"]
+    assert by_id["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
     assert (first["id"], None) == (by_id["previous_response_id"], whole["previous_response_id"])
 
 

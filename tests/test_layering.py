@@ -37,8 +37,9 @@ IMPORTERS: Mapping[str, tuple[str, ...]] = {
     "ahocorasick": ("engine/classifier.py",),
     "jsonschema": ("engine/hosted.py", "engine/tool_table.py"),
     "rich": ("demos/live/*",),
-    "h11": ("engine/door.py", "engine/http.py"),
+    "h11": ("engine/door.py", "engine/http.py", "engine/client_http.py"),
     "prometheus_client": ("engine/metrics.py",),
+    "hypothesis": ("protocol/strategies/*", "demos/check_your_server.py"),
 }
 """Who may import each dependency. One place each, where one is enough, so that it can be replaced there."""
 
@@ -59,6 +60,8 @@ ABOVE_THE_CORE = frozenset(
         "local",
         "door",
         "streams",
+        "elsewhere",
+        "exchange",
         "http",
         "http_create",
         "http_stored",
@@ -142,9 +145,10 @@ def third_party() -> Iterator[Import]:
 
 
 def declared() -> set[str]:
-    """Import names of the dependencies that the project declares."""
+    """Import names of the dependencies that the project declares, those of its extra `testing` included."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    names = [re.split(r"[\[<>=~! ;]", dependency)[0] for dependency in project["dependencies"]]
+    dependencies = [*project["dependencies"], *project["optional-dependencies"]["testing"]]
+    names = [re.split(r"[\[<>=~! ;]", dependency)[0] for dependency in dependencies]
     return {IMPORT_NAMES.get(name, name.replace("-", "_")) for name in names}
 
 
@@ -213,6 +217,14 @@ def test_the_core_knows_no_connection():
 def test_the_core_is_reached_from_the_connection():
     """The graph is no empty one: from the server, the connection and the rollout are reached."""
     assert {"engine.connection", "engine.rollout", "protocol.session"} <= reachable("engine.server")
+
+
+def test_only_the_strategies_need_the_extra():
+    """Whoever has not installed `testing` misses nothing else."""
+    users = {found.importer for found in all_imports() if found.module.startswith("protocol.strategies")}
+    assert {path for path in users if not path.startswith("protocol/strategies/")} <= {
+        "demos/check_your_server.py"
+    }
 
 
 def test_dependencies_are_imported_where_they_may_be():

@@ -156,7 +156,9 @@ async def converse(variant, conversation):
 
 
 def strip(body):
-    """Ids are drawn in the same order in both variants."""
+    """Without what was reused; ids are drawn in the same order in both variants."""
+    if "usage" in body:
+        body["usage"]["input_tokens_details"].pop("cached_tokens")
     return orjson.dumps(body)
 
 
@@ -210,6 +212,41 @@ def test_a_prefix_is_the_context_made_from_nothing(batches, order):
             cache.keep(chain, copy, matches)
 
     trio.run(scenario)
+
+
+async def cached_of(variant, *bodies):
+    """Input and cached tokens of these requests; a string continues the history with that message."""
+    engine = simulated_engine(
+        Scripted(lambda prompt: [[*say("well then"), END]]), seed=1, http_variant=variant
+    )
+    counts, history = [], []
+    async with serving(engine) as served:
+        client = HttpPeer(await served.open_stream())
+        for body in bodies:
+            members = {"text": body} if isinstance(body, str) else dict(body)
+            history = [*history, {"role": "user", "content": members.pop("text")}]
+            made = (await client.create(input=history, **members)).json
+            history += made["output"]
+            counts.append(
+                (made["usage"]["input_tokens"], made["usage"]["input_tokens_details"]["cached_tokens"])
+            )
+    return counts
+
+
+async def test_what_the_model_need_not_read_again_is_reported(autojump_clock):
+    """Optimised: the context of the request before and its answer; naive: nothing, of the same input."""
+    optimised = await cached_of("optimised", "one two three", "four", "five")
+    naive = await cached_of("naive", "one two three", "four", "five")
+    assert [(count, 0) for count, _ in optimised] == naive
+    (first, none), (second, cached), (third, more) = optimised
+    assert (0, True, True) == (none, first < cached < second, second < more < third)
+
+
+async def test_another_model_has_read_nothing(autojump_clock):
+    """The rendered prefix is reused, and the model reads it as new; so after a warm-up, which no model reads."""
+    other = await cached_of("optimised", "one", {"text": "two", "model": "n"})
+    warmed = await cached_of("optimised", {"text": "one", "generate": False}, "two")
+    assert [0, 0, 0, 0] == [cached for _, cached in (*other, *warmed)]
 
 
 async def test_a_loop_over_http_renders_each_token_twice_at_most(autojump_clock):

@@ -43,6 +43,9 @@ One line a proof, `file: test`; a test below reads this table.
                                            refusals: more_than_may_be_held_is_refused
                                            http: a_full_server_refuses
                                            security: t13_a_key_has_so_many_connections
+                                           security: t13_a_key_has_so_many_suspended_responses
+                                           security: t13_without_keys_only_the_server_is_bounded
+                                           create_lanes: a_connection_has_thirty_two_named_lanes_for_its_whole_life
                                            security_floods: t13_more_than_sixteen_at_once_wait
     T14  10,000 responses                  security_floods: t14_ten_thousand_responses_leave_the_latest_of_each_lane
     T15  10,000 tools and schemas          security_floods: t15_ten_thousand_tools_leave_bounded_caches
@@ -80,6 +83,8 @@ One line a proof, `file: test`; a test below reads this table.
                                            security_text: t26_no_refusal_names_the_inside
                                            security_text: t26_a_crash_says_nothing_of_itself
                                            security_text: t26_an_answer_to_no_request_names_no_parser
+    T28  a torn log                        store: a_torn_log_is_read_up_to_its_last_whole_transaction_and_that_is_said
+                                           torn_log: what_an_older_log_left_in_the_file_is_not_torn
     T30  quadratic traps                   growth: a_large_output_costs_work_in_proportion
                                            vocabulary: four_mebibytes_of_one_character_are_cut_into_equal_small_pieces
                                            security_floods: t30_work_grows_with_the_size
@@ -104,10 +109,10 @@ from engine.samplers.scripted import END, Scripted, call, say
 from engine.testing import MemoryTrace, RawClient, serving, simulate, simulated_engine
 from engine.transport import HandshakeRejected
 from tests.http_peer import HttpPeer
-from tests.scenarios import FUNCTION, Talk
+from tests.scenarios import FUNCTION, Talk, wait_idle
 from tests.wire import WirePeer
 
-LISTED = {f"T{number}" for number in (*range(1, 27), 30, 31)}
+LISTED = {f"T{number}" for number in (*range(1, 27), 28, 30, 31)}
 PROOF = re.compile(r"^ +(T\d+)?.*?  +(\w+): (\w+)$", re.MULTILINE)
 KEY, OTHER_KEY = "sk-here", "sk-there"
 TOKEN = "t0ken-of-a-browser"
@@ -316,3 +321,52 @@ def test_t13_a_key_has_so_many_connections() -> None:
                 pass
 
     run(program, key=(KEY, OTHER_KEY), limits=Limits(max_connections_per_key=2))
+
+
+@pytest.mark.parametrize("append", [True, False], ids=["append", "inject"])
+def test_t13_a_key_has_so_many_suspended_responses(*, append: bool) -> None:
+    """One more create is refused with a typed 429, on any connection of the key; another key's is not; one that ends makes room."""
+    form = "append" if append else "inject"
+
+    async def suspended(raw: RawClient, served: Any, lane: str) -> Talk:
+        talk = Talk(raw, form, served)
+        talk.create(tools=[FUNCTION], stream_id=lane)
+        await talk.until_suspended(1)
+        return talk
+
+    async def refused(talk: Talk) -> None:
+        talk.create(tools=[FUNCTION], stream_id="b")
+        frame = await talk.next()
+        expected = {"type": "too_many_requests", "code": "rate_limit_exceeded", "param": None}
+        assert (429, "b") == (frame["status"], frame["stream_id"])
+        assert expected == {name: frame["error"][name] for name in expected}
+
+    async def program(served: Any) -> None:
+        def connect(key: str) -> Any:
+            return served.connect_raw(append=append, headers=bearer(key))
+
+        async with connect(KEY) as raw, connect(KEY) as second, connect(OTHER_KEY) as other:
+            first = await suspended(raw, served, "a")
+            await suspended(second, served, "a")
+            await refused(first)
+            await suspended(other, served, "a")
+            first.answer(0, **({"stream_id": "a"} if append else {}))
+            await first.until_ended()
+            await suspended(raw, served, "b")
+        await wait_idle(served)
+        assert not served.server.engine.open_by_owner
+
+    run(program, key=(KEY, OTHER_KEY), limits=Limits(max_open_rollouts_per_key=2, inject_grace_seconds=600))
+
+
+def test_t13_without_keys_only_the_server_is_bounded() -> None:
+    """Where nobody has a key, nobody is told apart: more rollouts than a key may have are open at once."""
+
+    async def program(served: Any) -> None:
+        async with served.connect_raw() as raw:
+            talk = Talk(raw, "append", served)
+            for lane in ("a", "b"):
+                talk.create(tools=[FUNCTION], stream_id=lane)
+                await talk.until_suspended(1)
+
+    run(program, key=None, limits=Limits(max_open_rollouts_per_key=1))

@@ -160,7 +160,7 @@ def test_t10_a_stalled_reader_is_cut_and_nobody_else_notices() -> None:
     run(program, sampler=Scripted(script), trace=trace, on_report=reports.append, limits=limits)
 
     closes = [orjson.loads(line) for line in trace.lines() if b'"hook":"connection_close"' in line]
-    assert ("server", 1011) == (closes[0]["frame"]["by"], closes[0]["frame"]["code"])
+    assert ("network", 1011) == (closes[0]["frame"]["by"], closes[0]["frame"]["code"])
     assert closes[0]["t"] < 15.0
     by_ending = {report.ending: report for report in reports}
     held = by_ending["disconnected"].usage.output_tokens * 500  # a delta has 350 bytes on the wire

@@ -18,6 +18,7 @@ from engine.samplers.scripted import END, Scripted, Stall, call, say
 from engine.server import APPEND_TOKEN, PATHS, Server, is_loopback, opted_into_append, printable
 from engine.transport import Handshake, HandshakeRejected, TransportClosed, connect_transport
 from protocol.errors import refusal
+from tests.http_peer import HttpPeer
 from tests.wire import REQUEST, WirePeer
 
 LIMITS = Limits()
@@ -165,6 +166,19 @@ async def test_only_so_many_connections_are_open_at_once(autojump_clock):
             assert body_of("too_many_connections") == answer_of(await here.refusal())
         await trio.testing.wait_all_tasks_blocked()
         assert (0, None) == (len(here.server.statistics().connections), await here.refusal())
+
+
+async def test_switched_off_an_upgrade_is_told_so_and_http_is_served(autojump_clock):
+    """426 with the header that goes with it, after the key; the same address answers requests."""
+    async with door(key=KEY, websocket=False) as here:
+        refused = await here.refusal("/v1/responses", BEARER)
+        assert body_of("no_websocket") == answer_of(refused)
+        assert 426 == refused.status
+        assert ("upgrade", "websocket") in [(name.lower(), value) for name, value in refused.headers]
+        assert body_of("invalid_api_key") == answer_of(await here.refusal())
+        peer = HttpPeer(here.stream(), [BEARER])
+        assert 200 == (await peer.create()).status
+        await peer.stream.aclose()
 
 
 async def test_unfinished_handshakes_count_as_connections(autojump_clock):

@@ -85,7 +85,7 @@ async def test_an_event_is_never_torn_over_two_sends(autojump_clock):
 
 
 async def test_a_comment_keeps_a_silent_stream_alive(autojump_clock):
-    """Every 15 s while nothing else is sent, and no comment between events (bug list, row 35)."""
+    """Every 15 s while nothing else is sent, and no comment between events (router-for-me/CLIProxyAPI#5413)."""
     async with http([[Stall(200), *say("late"), END]]) as (_, peer):
         client = await peer()
         await client.send("POST", "/v1/responses", {"model": "m", "input": "hi", "stream": True})
@@ -126,7 +126,7 @@ async def test_an_older_client_gets_a_stream_as_well(autojump_clock):
 
 
 async def test_a_failure_is_an_error_then_the_terminal_event(autojump_clock, caplog):
-    """`error`, flat and nested and with a number of its own, then `response.failed`, then `[DONE]` (R6; rows 1 and 11)."""
+    """`error`, flat and nested and with a number of its own, then `response.failed`, then `[DONE]` (R6; Wei-Shaw/sub2api#5289, vllm-project/vllm#38190)."""
     async with http([[*say("one"), Raise(ValueError("by design"))]]) as (_, peer):
         answer = await streamed(await peer())
     (_, before), (kind, error), (failed, response), done = answer.events[-4:]

@@ -30,7 +30,6 @@ from engine.stages import (
 from engine.tool_table import MAX_SCHEMA_BYTES, SchemaCheck
 from protocol.errors import RemoteProtocolError
 from protocol.items import (
-    OUTPUT_OF,
     CustomToolCall,
     CustomToolCallOutput,
     FunctionCall,
@@ -39,6 +38,9 @@ from protocol.items import (
     Message,
     Opaque,
     Reasoning,
+    ToolSearchCall,
+    ToolSearchOutput,
+    output_for,
 )
 from protocol.usage import Usage
 
@@ -75,6 +77,7 @@ def test_functions_customs_and_namespaces_are_callable():
     expected = {
         ("f", None): "function",
         ("patch", None): "custom",
+        ("tool_search", None): "search",
         ("f2", "crm"): "function",
         ("c2", "crm"): "custom",
     }
@@ -383,10 +386,12 @@ call_ids = st.sampled_from(["a", "b"])
 calls = st.one_of(
     st.builds(FunctionCall, call_id=call_ids, name=st.just("f"), arguments=st.just("{}")),
     st.builds(CustomToolCall, call_id=call_ids, name=st.just("c"), input=st.just("")),
+    st.builds(ToolSearchCall, call_id=call_ids, arguments=st.just({})),
 )
 outputs = st.one_of(
     st.builds(FunctionCallOutput, call_id=call_ids, output=st.just("1")),
     st.builds(CustomToolCallOutput, call_id=call_ids, output=st.just("2")),
+    st.builds(ToolSearchOutput, call_id=call_ids, tools=st.just(())),
 )
 others = st.one_of(
     st.builds(Message, role=st.just("user"), content=st.just("x"), id=st.sampled_from([None, "m1", "m2"])),
@@ -396,7 +401,7 @@ others = st.one_of(
     st.just(Reasoning()),
 )
 answered = calls.map(
-    lambda made: [made, OUTPUT_OF[type(made)](call_id=made.call_id, output="3")],
+    lambda made: [made, output_for(made, "3")],
 )
 noted = st.just([Message(role="user", content="x", id="m1"), Reasoning(), ItemReference("m1")])
 loose = st.one_of(calls, outputs, others, st.just(ItemReference("m2"))).map(lambda item: [item])

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from engine.config import Limits
+from engine.storage import MemoryStore, UsageRow
 from tests.create_form import STALL_SECONDS, Caller, run, text_in, user
 from tests.scenarios import TERMINAL
 
@@ -175,6 +176,28 @@ def test_words_to_a_response_that_fails_come_back():
     run(program)
 
 
+def test_words_that_wait_for_outputs_are_for_that_response_only():
+    """Another chain takes the lane: the words come back, once, and are neither put into it nor asked for again."""
+
+    async def program(caller: Caller) -> None:
+        first, (accepted,) = await steered(caller, "call slowly")
+        pending = await caller.until("response.steer.pending")
+        assert accepted["steer"] == pending["steer"]
+        other = await caller.turn("call")
+        failed = await caller.until("response.steer.failed")
+        assert ("successor_creation_failed", accepted["steer"]["id"]) == (
+            failed["error"]["code"],
+            failed["steer"]["id"],
+        )
+        assert pending["sequence_number"] + 1 == failed["sequence_number"]
+        assert first == failed["steer"]["previous_response_id"]
+        await caller.turn([caller.output(-1)], previous_response_id=other["id"])
+
+    left = run(program)
+    assert "please hurry" not in left.heard()
+    assert 1 == sum(frame["type"] == "response.steer.pending" for frame in left.frames)
+
+
 def test_the_successor_goes_before_what_waits_on_the_lane():
     """A create that was queued behind the steered response starts after the successor."""
 
@@ -187,3 +210,106 @@ def test_the_successor_goes_before_what_waits_on_the_lane():
         assert trio.current_time() - started <= 2 * STALL_SECONDS
 
     run(program)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "details"),
+    [(1, {"reason": "max_output_tokens"}), (2, STEERED)],
+    ids=["spent before the item ends", "just enough"],
+)
+def test_a_response_that_runs_out_of_tokens_is_followed_all_the_same(tokens: int, details: dict[str, str]):
+    """Its end is its own, the words are not lost, and the connection lives."""
+
+    async def program(caller: Caller) -> None:
+        response_id, _ = await steered(caller, max_output_tokens=tokens)
+        ended = await caller.until(*TERMINAL)
+        assert ("response.incomplete", details) == (ended["type"], ended["response"]["incomplete_details"])
+        successor = (await caller.until("response.created"))["response"]
+        assert response_id == successor["previous_response_id"]
+        await caller.until(*TERMINAL)
+        await caller.turn("again", max_output_tokens=None)
+
+    left = run(program)
+
+    assert ["please hurry"] == left.heard(1)[-1:]
+
+
+def test_each_pending_call_has_a_stub_and_a_custom_one_no_name():
+    """Two calls, two stubs, said once for each submission; answers to steers carry the lane they are for."""
+
+    async def program(caller: Caller) -> None:
+        response_id, accepted = await steered(caller, "call both slowly", "one", "two", stream_id="a")
+        ended = await caller.until(*TERMINAL)
+        pending = [await caller.next() for _ in accepted]
+        one, two = (item["call_id"] for item in ended["response"]["output"])
+        required = [
+            {"type": "function_call_output", "call_id": one, "name": "f"},
+            {"type": "custom_tool_call_output", "call_id": two},
+        ]
+        assert [frame["steer"] for frame in accepted] == [frame["steer"] for frame in pending]
+        assert [required] * 2 == [frame["required_input"] for frame in pending]
+        assert {"a"} == {frame["stream_id"] for frame in (*accepted, *pending)}
+        outputs = [caller.output(0), caller.output(1)]
+        await caller.turn(outputs, previous_response_id=response_id, stream_id="a")
+        assert 2 == sum(frame["type"] == "response.steer.pending" for frame in caller.frames)
+
+    assert ["one", "two"] == run(program).heard()[-2:]
+
+
+@pytest.mark.parametrize("form", ["append", "compacting"])
+def test_a_response_that_cannot_be_steered_goes_on(form: str):
+    """Of the append form, or one that compacts its context by itself: `steering_not_supported`, with the words."""
+    managed = {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}
+
+    async def steer_it(caller: Caller) -> None:
+        caller.create("wait", **(managed if form == "compacting" else {}))
+        response_id = (await caller.until("response.created"))["response"]["id"]
+        caller.raw.send(steer(response_id))
+        failed = await caller.until("response.steer.failed")
+        assert "steering_not_supported" == failed["error"]["code"]
+        assert {"previous_response_id": response_id, "input": "please hurry"} == failed["steer"]
+        assert "Wait.Done." == text_in((await caller.until(*TERMINAL))["response"])
+
+    async def program(caller: Caller) -> None:
+        if form == "compacting":
+            await steer_it(caller)
+        else:
+            async with caller.served.connect_raw(append=True) as raw:
+                await steer_it(Caller(raw, "append", caller.served))
+
+    run(program, may_be_empty=True)
+
+
+def test_a_response_that_is_being_ended_takes_no_words():
+    """Cancelled, and its terminal event not sent yet: `response_not_active`; afterwards it has completed already."""
+
+    async def program(caller: Caller) -> None:
+        store = SlowStore()
+        caller.served.server.engine.store = store
+        caller.create("wait")
+        response_id = (await caller.until("response.created"))["response"]["id"]
+        await caller.until("response.output_item.added")
+        assert caller.served.server.cancel(response_id)
+        await store.asked.wait()
+        for code, event in (("response_not_active", store.go), ("response_already_completed", None)):
+            caller.raw.send(steer(response_id))
+            failed = await caller.until("response.steer.failed")
+            assert code == failed["error"]["code"]
+            if event is not None:
+                event.set()
+                await caller.until(*TERMINAL)
+
+    run(program)
+
+
+class SlowStore(MemoryStore):
+    """Counts nothing until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go = trio.Event(), trio.Event()
+
+    async def record_usage(self, row: UsageRow) -> None:
+        self.asked.set()
+        await self.go.wait()
+        await super().record_usage(row)

@@ -354,7 +354,7 @@ async def test_two_stores_of_one_file_do_not_mislead_each_other(tmp_path):
     path, theirs = tmp_path / "store", (Message("user", "theirs"),)
     async with running(path) as ours, running(path) as other:
         with pytest.raises(OverflowError):
-            await ours.put_finished(response(1), usage_row(1, output_tokens=2**70))
+            await ours.put(response(1, created_at=2**70))
         await other.put(response(2, context_items=theirs))
         await ours.put(response(3, previous_response_id=numbered_id(2), context_items=theirs))
         await ours.put(response(4))
@@ -375,7 +375,8 @@ async def test_a_response_is_counted_once(tmp_path):
         await store.record_usage(usage_row(2))
         await store.record_usage(usage_row(1))
         await store.record_usage(usage_row(2, output_tokens=99))
-        await store.put_finished(response(1), usage_row(1, owner="bob"))
+        await store.put(response(1))
+        await store.record_usage(usage_row(1, owner="bob"))
         assert await store.usage("alice") == [usage_row(2), usage_row(1)]
         assert await store.usage("bob") == []
         assert await store.get("alice", numbered_id(1)) == response(1)
@@ -515,6 +516,47 @@ async def test_an_idle_store_folds_its_log(tmp_path):
         assert await store.get("alice", numbered_id(1)) == response(1)
 
 
+async def test_what_is_put_soon_is_there_for_whoever_asks_next(tmp_path):
+    """It is read by the next question, is deleted by the next deletion, and outlives a close."""
+    async with running(tmp_path / "store") as store:
+        for number in range(1, 4):
+            await store.put_soon(response(number))
+        assert await store.delete("alice", numbered_id(1))
+        assert await store.get("alice", numbered_id(2)) == response(2)
+        assert await store.get("alice", numbered_id(1)) is None
+        await store.put_soon(response(4))
+    async with running(tmp_path / "store") as store:
+        assert await store.get("alice", numbered_id(4)) == response(4)
+    with pytest.raises(StoreError, match="closed"):
+        await store.put_soon(response(5))
+
+
+async def test_what_is_put_soon_waits_for_a_place(tmp_path):
+    """The list is bounded for it too, and what is on it is done."""
+    limits = attrs.evolve(DEFAULT_LIMITS, max_queued_store_jobs=2)
+    store = SqliteStore(tmp_path / "store", limits)
+    await store.put_soon(response(1))
+    await store.put_soon(response(2))
+    with trio.move_on_after(0) as full:
+        await store.put_soon(response(3))
+    assert full.cancelled_caught
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        assert await store.get("alice", numbered_id(2)) == response(2)
+        assert await store.get("alice", numbered_id(3)) is None
+        await store.aclose()
+
+
+async def test_what_nobody_waits_for_says_its_failure(tmp_path, caplog):
+    """A response that could not be put is named in the log, and the store lives."""
+    async with running(tmp_path / "store") as store:
+        await store.put_soon(response(1, context_items=(Message("user", "\ud800"),)))
+        await store.put(response(2))
+    (record,) = caplog.records
+    assert f"keeping {numbered_id(1)} failed" == record.getMessage()
+    assert isinstance(record.exc_info[1], TypeError)
+
+
 # --- what can go wrong -----------------------------------------------------------------------------------------------
 
 
@@ -532,14 +574,13 @@ async def test_a_full_disk_refuses_and_the_store_lives(tmp_path):
         await store.put(response(1))
         limit_pages(store, 2)
         with pytest.raises(StoreError, match="disk is full") as refused:
-            await store.put_finished(huge, usage_row(2))
+            await store.put(huge)
         assert refused.value.reason == "full"
         assert await store.get("alice", numbered_id(1)) == response(1)
         assert await store.get("alice", numbered_id(2)) is None
-        assert await store.usage("alice") == []
         limit_pages(store, 1000)
-        await store.put_finished(huge, usage_row(2))
-        assert await store.usage("alice") == [usage_row(2)]
+        await store.put(huge)
+        assert await store.get("alice", numbered_id(2)) == huge
 
 
 async def test_one_that_cannot_be_done_harms_only_itself(tmp_path):
@@ -662,24 +703,27 @@ async def stored_numbers(path):
 
 
 @pytest.mark.parametrize("tear", ["cut", "garbled"])
-async def test_a_torn_log_is_read_up_to_its_last_whole_transaction(tmp_path, tear):
-    """Wherever the log is cut or garbled, the store opens, and has all that was committed before that place."""
+async def test_a_torn_log_is_read_up_to_its_last_whole_transaction_and_that_is_said(tmp_path, tear, caplog):
+    """Wherever the log is cut or garbled, the store opens, has all that was committed before that place, and says so."""
+    sizes = []
     async with running(tmp_path / "store") as store:
         for number in range(30):
             await store.put(response(number))
+            sizes.append((tmp_path / "store-wal").stat().st_size)
         log = (tmp_path / "store-wal").read_bytes()
         whole = (tmp_path / "store").read_bytes()
-    left = []
-    for place in sorted(random.Random(1).sample(range(len(log) // 2, len(log)), 12)):
+    places = [*random.Random(1).sample(range(len(log) // 2, len(log)), 11), sizes[20]]
+    for place in sorted(places):
         torn = tmp_path / f"torn{place}"
         torn.write_bytes(whole)
         rest = b"" if tear == "cut" else bytes(byte ^ 255 for byte in log[place:])
         torn.with_name(f"{torn.name}-wal").write_bytes(log[:place] + rest)
-        numbers = await stored_numbers(torn)
-        assert numbers == list(range(len(numbers)))
-        left.append(len(numbers))
-    assert left == sorted(left)
-    assert 0 < left[0] < left[-1]
+        kept = [size for size in sizes if size <= place]
+        left_out = len(log[:place] + rest) - kept[-1]
+        caplog.clear()
+        assert await stored_numbers(torn) == list(range(len(kept)))
+        words = f"{torn}: the last {left_out} bytes of its log were no whole transaction and were left out"
+        assert caplog.messages == ([words] if left_out else [])
 
 
 # --- kill -9 ---------------------------------------------------------------------------------------------------------
@@ -715,5 +759,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path):
     assert len(set(counted)) == len(counted)
     assert set(acknowledged) <= set(counted)
     assert len(acknowledged) < KILLS * ROWS_A_LIFE
-    assert rows(path, "SELECT count(*) FROM response") == [(len(counted),)]
+    assert rows(
+        path, "SELECT count(*) FROM response WHERE response_id NOT IN (SELECT response_id FROM usage)"
+    ) == [(0,)]
     assert rows(path, "PRAGMA integrity_check") == [("ok",)]

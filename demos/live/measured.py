@@ -1,14 +1,18 @@
-"""What a demo's rollout came to, as rows for people and as JSON for programs."""
+"""What a demo's rollout came to, as rows for people and as JSON for programs.
+
+A rollout is one response, or several: what the server reports of each is summed up.
+"""
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from demos.agents.report import Report
+from demos.live.story import TERMINAL
 from engine.engine import RolloutReport
 from engine.server import printable
 
@@ -30,8 +34,8 @@ class Measured:
     seconds: float
     bytes_out: int
     bytes_in: int
-    report: RolloutReport | None
-    """The server's own; None if the rollout never ended there."""
+    reports: Sequence[RolloutReport]
+    """The server's own, of each response that ended there."""
     last_words: str
     """What the agent said of it."""
     diff: str
@@ -48,37 +52,55 @@ class Measured:
         ended = ", ".join(
             f"{count} {name.rpartition('.')[2]}"
             for name, count in self.frames.items()
-            if name[2:] in _TERMINAL
+            if name[2:] in TERMINAL
         )
         created = self.frames["< response.created"]
-        yield "response", f"{created} created, {ended or 'no end'}, {self.seconds:.1f} s"
+        yield "responses", f"{created} created, {ended or 'no end'}, {self.seconds:.1f} s"
         yield "events", f"{received:,} received, {sent:,} sent, on one connection"
         yield "bytes", f"{self.bytes_in:,} received, {self.bytes_out:,} sent"
-        if self.report is not None:
-            hooks, usage = self.report.hooks, self.report.usage
-            yield "suspensions", f"{hooks.get('suspend', 0)}, resumed {_times(hooks.get('resume', 0))}"
-            yield "pre-inference", _times(hooks.get("pre_inference", 0))
-            yield "post-inference", _times(hooks.get("post_inference", 0))
+        if self.reports:
+            hooks, usage = self.hooks, self.usage
+            yield "suspensions", _suspensions(hooks, created)
+            if created > 1:
+                between = self.seconds - self.stages_ns["wall"] / 1e9
+                yield "between them", f"{between:.1f} s without a response: tools, and the way there and back"
+            yield "pre-inference", _times(hooks["pre_inference"])
+            yield "post-inference", _times(hooks["post_inference"])
             yield (
                 "tokens in",
-                f"{usage.uncached_input_tokens:,} read, {usage.cached_input_tokens:,} kept warm",
+                f"{usage['uncached_input_tokens']:,} read, {usage['cached_input_tokens']:,} kept warm",
             )
-            yield "tokens out", f"{usage.output_tokens:,} in {usage.segments} segments"
+            yield "tokens out", f"{usage['output_tokens']:,} in {usage['segments']} segments"
+
+    @property
+    def hooks(self) -> Counter[str]:
+        """How often each stage and hook point ran."""
+        return _summed(report.hooks for report in self.reports)
+
+    @property
+    def usage(self) -> Counter[str]:
+        """Tokens and segments."""
+        return _summed(attrs.asdict(report.usage) for report in self.reports)
+
+    @property
+    def stages_ns(self) -> Counter[str]:
+        """The server's time by stage, and as `wall` all of it."""
+        ledgers = [report.ledger for report in self.reports]
+        return _summed({**ledger.stages, "wall": ledger.wall_ns} for ledger in ledgers)
 
     def ledger_rows(self) -> Iterator[tuple[str, float, float]]:
         """(stage, milliseconds, share) of the server's time, the most first, the residual last."""
-        if self.report is None:
+        spent_ms = {name: ns / 1e6 for name, ns in self.stages_ns.items() if ns}
+        if not spent_ms:
             return
-        ledger = self.report.ledger
-        stages = {name: ns / 1e6 for name, ns in ledger.stages.items() if name != "other" and ns}
-        wall = ledger.wall_ns / 1e6
-        for name, spent in sorted(stages.items(), key=lambda stage: -stage[1]):
+        wall, residual = spent_ms.pop("wall"), spent_ms.pop("other", 0.0)
+        for name, spent in sorted(spent_ms.items(), key=lambda stage: -stage[1]):
             if spent >= SHOWN_STAGES_MS:
                 yield name, spent, spent / wall
-        small = [spent for spent in stages.values() if spent < SHOWN_STAGES_MS]
+        small = [spent for spent in spent_ms.values() if spent < SHOWN_STAGES_MS]
         if small:
             yield f"{len(small)} others", sum(small), sum(small) / wall
-        yield "residual", ledger.stages["other"] / 1e6, ledger.residual
+        yield "residual", residual, residual / wall
 
     @property
     def verdict(self) -> str:
@@ -98,12 +120,25 @@ class Measured:
             "seconds": round(self.seconds, 3),
             "bytes_out": self.bytes_out,
             "bytes_in": self.bytes_in,
-            "report": self.report.as_json() if self.report else None,
+            "hooks": dict(self.hooks),
+            "usage": dict(self.usage),
+            "reports": [report.as_json() for report in self.reports],
             "diff": self.diff,
         }
 
 
-_TERMINAL = ("response.completed", "response.incomplete", "response.failed")
+def _summed(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return total
+
+
+def _suspensions(hooks: Mapping[str, int], responses: int) -> str:
+    suspended = hooks.get("suspend", 0)
+    if not suspended and responses > 1:
+        return "none: a response ended at its calls, and their outputs started the next one"
+    return f"{suspended}, resumed {_times(hooks.get('resume', 0))}"
 
 
 def _times(count: int) -> str:

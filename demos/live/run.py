@@ -1,4 +1,4 @@
-"""Runs the demo: engine, client and workshop in one process, one rollout between them, over a real socket."""
+"""Runs the demo: engine, client and workshop in one process, one rollout between them, over a real socket, in any form."""
 
 import shutil
 import sys
@@ -15,13 +15,13 @@ import trio
 from demos.agents.report import report_of
 from demos.live.measured import Measured, changes
 from demos.live.screen import LiveScreen, PlainScreen, Screen
-from demos.live.story import Story
+from demos.live.story import TERMINAL, Story
 from demos.workshop import BROKEN_PROJECTS, DEFAULT_PROJECT, Workshop, copied_project
-from engine.client import Client, ClientRollout, Form, RolloutRefusedError, connect
+from engine.client import FORMS, Client, ClientRollout, Form, RolloutRefusedError, connect
 from engine.config import Limits
 from engine.engine import Engine, RolloutReport
 from engine.local import local_server
-from engine.recorder import NoRecorder, Recorder, Recorders, TraceFile
+from engine.recorder import HttpRecorder, NoHttpRecorder, NoRecorder, Recorder, TraceFile
 from engine.samplers.registry import make_sampler
 from engine.server import printable
 from protocol.events import OutputTextDelta, OutputTextDone, ReasoningTextDelta, ReasoningTextDone
@@ -72,7 +72,7 @@ async def _repair(settings: DemoSettings, project: Path, workshop: Workshop) -> 
     )
     with _trace_file(settings.trace) as trace:
         async with local_server(engine, trace=_Watching(story, trace)) as url:
-            title = f"{settings.form} form, {url}, a copy of {project}"
+            title = f"{settings.form} form, {FORMS[settings.form].url(url)}, a copy of {project}"
             with screen.showing(story, title):
                 async with (
                     _redrawn(screen),
@@ -91,7 +91,7 @@ async def _repair(settings: DemoSettings, project: Path, workshop: Workshop) -> 
         seconds=story.ended,
         bytes_out=bytes_out,
         bytes_in=bytes_in,
-        report=reports[0] if reports else None,
+        reports=reports,
         last_words=next((note.text for note in reversed(story.notes) if note.who == "agent"), ""),
         diff=await trio.to_thread.run_sync(changes, project, workshop.root),
     )
@@ -111,7 +111,7 @@ async def _roll(client: Client, workshop: Workshop, story: Story) -> str | None:
         except RolloutRefusedError as error:
             return f"refused: {error}"
         if rollout.response is None:
-            return "the connection ended before the rollout did"
+            return f"the connection ended before the rollout did ({rollout.lost})"
         return (
             None if rollout.response.status == "completed" else f"the response is {rollout.response.status}"
         )
@@ -185,10 +185,14 @@ class _Watching:
     """The server's recorders: the trace's, if there is one, with the story listening to the hooks."""
 
     _story: Story
-    _trace: Recorders | None
+    _trace: TraceFile | None
 
-    def recorder(self, dialect: str) -> Recorder:
-        return _Hooks(self._story, self._trace.recorder(dialect) if self._trace else NoRecorder())
+    def recorder(self, dialect: str, deadline_seconds: float) -> Recorder:
+        recorder = self._trace.recorder(dialect, deadline_seconds) if self._trace else NoRecorder()
+        return _Hooks(self._story, recorder)
+
+    def http_recorder(self) -> HttpRecorder:
+        return _HttpHooks(self._story, self._trace.http_recorder() if self._trace else NoHttpRecorder())
 
 
 @attrs.frozen
@@ -210,17 +214,47 @@ class _Hooks:
         self._next.close()
 
 
+class _HttpHooks:
+    """The same over HTTP, of one request."""
+
+    def __init__(self, story: Story, to: HttpRecorder) -> None:
+        self._story = story
+        self._hook = to.hook
+        self.request, self.response, self.event = to.request, to.response, to.event
+        self.done, self.close = to.done, to.close
+
+    def hook(self, name: str, members: Mapping[str, Any]) -> None:
+        self._story.hook(name, members)
+        self._hook(name, members)
+
+
 class _Frames(NoRecorder):
-    """The client's recorder: every frame, by its type."""
+    """The client's recorder: every frame by its type, and what the frames say of calls and outputs."""
 
     def __init__(self, story: Story) -> None:
         self._story = story
+        self._open_calls: set[str] = set()
 
     def frame_in(self, text: bytes) -> None:
         frame = orjson.loads(text)
-        outputs = len(frame["input"]) if isinstance(frame.get("input"), list) else 0
-        detail = f" with {outputs} output{'s' if outputs > 1 else ''}" if outputs else ""
+        items = frame["input"] if isinstance(frame.get("input"), list) else []
+        outputs = {item["call_id"] for item in items if str(item.get("type")).endswith("_output")}
+        new = len(outputs & self._open_calls)
+        self._open_calls -= outputs
+        detail = f" with {_counted(new, 'output')}" if new else ""
+        if len(items) > new:
+            detail += f" and {_counted(len(items) - new, 'earlier item')}"
         self._story.frame(">", frame["type"], f"{detail}, {len(text):,} bytes")
 
     def frame_out(self, text: bytes) -> None:
-        self._story.frame("<", orjson.loads(text)["type"], "")
+        frame = orjson.loads(text)
+        detail = ""
+        if frame["type"] == "response.output_item.done" and "call_id" in frame["item"]:
+            self._open_calls.add(frame["item"]["call_id"])
+        elif frame["type"] in TERMINAL and self._open_calls:
+            detail = f", {_counted(len(self._open_calls), 'call')} unanswered"
+        self._story.frame("<", frame["type"], detail)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

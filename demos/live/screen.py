@@ -127,12 +127,13 @@ class LiveScreen:
 
     def _foot(self) -> Text:
         story = self._story
-        now = story.server.current or "…"
+        now = story.server.current or ("is over" if story.responses else "…")
         if story.client.current:
             now += f", the client runs {story.client.current}"
         events = sum(count for name, count in story.frames.items() if name.startswith("<"))
+        which = "one response" if story.responses <= 1 else f"response {story.responses}"
         return Text(
-            f"one response: {now} · {story.suspensions} suspensions · {events:,} events",
+            f"{which}: {now} · {story.suspensions} suspensions · {events:,} events",
             "reverse",
             no_wrap=True,
         )

@@ -5,10 +5,12 @@ Whoever watches is told of each note at once; a screen looks at the lanes whenev
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import attrs
 
+TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+"""Frames that end a response."""
 Who = Literal["server", "client", "agent", "wire"]
 
 
@@ -84,6 +86,11 @@ class Story:
     saying: str = ""
     """What the agent is in the middle of saying."""
     _running: list[str] = attrs.Factory(list)
+
+    @property
+    def responses(self) -> int:
+        """How many there were so far."""
+        return self.frames["< response.created"]
 
     @property
     def now(self) -> float:

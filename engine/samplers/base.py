@@ -118,6 +118,10 @@ class Prompt:
     tools: tuple[Mapping[str, Any], ...] = ()
     """As sent by the client, hosted tools of the engine included in their public shape."""
     tool_choice: str | Mapping[str, Any] = "auto"
+    text_format: Mapping[str, Any] | None = None
+    """The form that the answer must have, `json_object` or `json_schema`; None: any text.
+
+    Only a sampler with a true attribute `keeps_text_format` is asked for one; for others such creates are refused."""
 
 
 @attrs.frozen
@@ -133,6 +137,14 @@ class Appended:
     tokens: "array[int]"
     context_tokens: int = 0
     """Length of the whole context in tokens, these included."""
+    prefix_tokens: int = 0
+    """How many of `tokens`, from the first on, the model has read for an earlier request: a prefix cache spares them."""
+
+    @property
+    def prefilled(self) -> Prefilled:
+        """What a model reports that reads nothing twice."""
+        computed = len(self.tokens) - self.prefix_tokens
+        return Prefilled(self.context_tokens - computed, computed)
 
 
 Steps: TypeAlias = AsyncGenerator[Step, None]

@@ -109,6 +109,11 @@ class Paced:
         self._ticker = Ticker(tick_seconds)
         self.statistics = PacedStatistics()
 
+    @property
+    def keeps_text_format(self) -> bool:
+        """As the source."""
+        return getattr(self._source, "keeps_text_format", False)
+
     async def run(self) -> None:
         """The engine step of all streams of this sampler. Runs until cancelled."""
         await self._ticker.run()
@@ -133,10 +138,10 @@ class _Stream:
 
     async def sample(self, appended: Appended) -> Steps:
         now = trio.current_time()
-        prefill_seconds = len(appended.tokens) / self._pace.prefill_tokens_per_second
+        prefill_seconds = appended.prefilled.computed / self._pace.prefill_tokens_per_second
         first_due = now + self._pace.first_token_seconds + prefill_seconds
         parts = [part async for step in self._source.sample(appended) for part in step]
-        yield (Prefilled(appended.context_tokens - len(appended.tokens), len(appended.tokens)),)
+        yield (appended.prefilled,)
         for step, due in self._schedule(_in_tokens(parts), first_due):
             if due > trio.current_time():
                 await self._ticker.wait_until(due)

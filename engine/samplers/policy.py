@@ -36,7 +36,6 @@ from engine.samplers.base import (
     CallInput,
     CallStart,
     End,
-    Prefilled,
     Prompt,
     Sampling,
     Step,
@@ -225,7 +224,7 @@ class _Following:
     async def sample(self, appended: Appended) -> Steps:
         await trio.lowlevel.checkpoint()
         self._items += appended.items
-        yield (Prefilled(appended.context_tokens - len(appended.tokens), len(appended.tokens)),)
+        yield (appended.prefilled,)
         before: Move | None = None
         for index, move in enumerate(self._policy(self._items, self._tools)):
             if isinstance(move, Say | Think) and type(move) is type(before):

@@ -86,6 +86,8 @@ def _told(prefilled: Prefilled, segment: Segment) -> Segment:
 class Scripted:
     """Plays the same script to every rollout, or the script that a function makes of the prompt."""
 
+    keeps_text_format = True  # whoever wrote the script knows what is asked
+
     def __init__(self, script: Script | Callable[[Prompt], Script]) -> None:
         self._script = script
         self.open_samplings = 0
@@ -106,8 +108,7 @@ class _Playing:
         self._closed = False
 
     async def sample(self, appended: Appended) -> Steps:
-        prefilled = Prefilled(appended.context_tokens - len(appended.tokens), len(appended.tokens))
-        for step in _told(prefilled, next(self._segments, [END])):
+        for step in _told(appended.prefilled, next(self._segments, [END])):
             if isinstance(step, Stall):
                 await trio.sleep(step.seconds)
             elif isinstance(step, Raise):
