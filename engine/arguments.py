@@ -6,8 +6,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from engine import check_arguments, tap_arguments
+from engine.check import arguments as check_arguments
 from engine.pointers import DEFAULT_PLACE, pointed
+from engine.tap import arguments as tap_arguments
 
 DEFAULT_KEY_VARIABLE: Final = "SUSPENDED_API_KEY"
 FORMS: Final = {

@@ -103,12 +103,12 @@ def _call(arguments: Namespace) -> int:
 
 
 def _check(arguments: Namespace) -> int:
-    from engine.check_command import CheckSettings, check  # noqa: PLC0415  # see the head of this module
+    from engine.check.command import CheckSettings, check  # noqa: PLC0415  # see the head of this module
 
     plain = not sys.stdout.isatty() or os.environ.get("TERM") == "dumb" or bool(os.environ.get("NO_COLOR"))
     try:
         if arguments.list or arguments.explain is not None:
-            from engine.rule_pages import page, table  # noqa: PLC0415  # see the head of this module
+            from engine.check.rule_pages import page, table  # noqa: PLC0415  # see the head of this module
 
             _say(table() if arguments.list else page(arguments.explain))
             return OK
@@ -121,7 +121,7 @@ def _check(arguments: Namespace) -> int:
 
 
 def _tap(arguments: Namespace) -> int:
-    from engine.tap_command import TapSettings, tap  # noqa: PLC0415  # see the head of this module
+    from engine.tap.command import TapSettings, tap  # noqa: PLC0415  # see the head of this module
 
     plain = not sys.stdout.isatty() or os.environ.get("TERM") == "dumb" or bool(os.environ.get("NO_COLOR"))
     try:

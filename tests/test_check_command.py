@@ -16,11 +16,11 @@ import pytest
 from openai.types import responses as sdk
 
 from engine.arguments import make_parser
-from engine.check_command import CheckSettings, check
+from engine.check.command import CheckSettings, check
+from engine.check.progress import Progress
+from engine.check.rule_examples import EXAMPLES
+from engine.check.rule_pages import page, table
 from engine.cli import main
-from engine.progress import Progress
-from engine.rule_examples import EXAMPLES
-from engine.rule_pages import page, table
 from protocol import readers, trace
 from protocol.invariants import PROFILES, RULES
 from tests.command import Running, suspended

@@ -1,27 +1,64 @@
-"""Where the clients are. Where one is missing its tests are skipped, but in CI that is a failure."""
+"""Where the clients are, and that nothing they were sent is out of order.
+
+Where a client is missing its tests are skipped, but in CI that is a failure.
+"""
 
 import importlib.util
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from tests.clients.served import ROOT
+from tests.clients.order import responses_checked
+from tests.clients.served import ROOT, RUNNING
 
 CODEX_VERSION = "0.107.0"
 NEW_CODEX_VERSION = "0.171.0"
 CODEX_VARIABLES = {CODEX_VERSION: "CODEX_BINARY", NEW_CODEX_VERSION: "NEW_CODEX_BINARY"}
 NODE_CACHED = ROOT / ".cache/clients/node/node_modules/node/bin/node"
 LEAST_NODE = 22
+PASSED: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A second mark beside `clients`."""
+    """More marks beside `clients`."""
     config.addinivalue_line("markers", "nightly: a client that is not run for every change (`-m nightly`)")
+    config.addinivalue_line("markers", "eventless: no server says anything in this test, nor did before it")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note whether the test itself passed, for `order`: of one that was skipped nothing is expected."""
+    report = yield
+    if report.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def order(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test: all that was recorded is in order by the rules, and something was recorded.
+
+    A test that looks at a `run` that is over records nothing more: it was held against the rules when it ended.
+    """
+    before = responses_checked()
+    yield
+    passed = request.node.stash.get(PASSED, False)
+    for served in RUNNING:  # for several tests; the others have ended, and been checked then
+        if passed:
+            served.wait_until_idle()
+        served.recording.check()
+    looks_back = "run" in request.fixturenames and "served" not in request.fixturenames
+    if not passed or looks_back or request.node.get_closest_marker("eventless"):
+        return
+    if responses_checked() == before:
+        pytest.fail(
+            "no response was recorded: is there a server without a trace? If none is meant: eventless"
+        )
 
 
 def missing(what: str) -> NoReturn:

@@ -1,5 +1,6 @@
 """The real server in a process of its own, and what it recorded of each connection.
 
+No trace goes unread: `serve` has every server record, and holds the recording against the rules of order.
 Whatever is waited for has a time limit, and when it runs out the failure says what was waited for
 and shows the ends of the trace and of the server's log.
 """
@@ -13,7 +14,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -21,12 +23,14 @@ import attrs
 import pytest
 
 from protocol import trace
-from tests import oracle
+from tests.clients.order import Recording, ended_traces, recorded
 
 ROOT = Path(__file__).resolve().parents[2]
 TIME_LIMIT_SECONDS = 90.0
 """For each thing waited for: a hundred times what it takes, since a loaded machine is no failure."""
 POLL_SECONDS = 0.05
+OPEN_NOW = ("suspended_websocket_connections", "suspended_rollouts_open")
+"""Names in `/metrics`."""
 TAIL_LINES, TAIL_CHARACTERS = 25, 300
 
 T = TypeVar("T")
@@ -40,13 +44,14 @@ class Trace:
     records: Sequence[Mapping[str, Any]]
 
     @property
-    def findings(self) -> list[str]:
-        """What is wrong with it by the rules of order; [] if nothing."""
-        return oracle.check(dict(self.header), [dict(record) for record in self.records])
+    def is_http(self) -> bool:
+        """Of one request and its answer, not of a WebSocket connection?"""
+        return self.header["dialect"] == "http"
 
     def frames(self, direction: trace.Direction, *types: str) -> list[dict[str, Any]]:
-        """Frames of a direction, in order: all, or those of some types."""
+        """Frames of a direction, in order: all, or those of some types. What is no object, as `[DONE]`, is left out."""
         frames = [record["frame"] for record in self.records if record["dir"] == direction]
+        frames = [frame for frame in frames if isinstance(frame, dict)]
         return [frame for frame in frames if not types or frame["type"] in types]
 
     def counts(self, direction: trace.Direction) -> Counter[str]:
@@ -62,10 +67,12 @@ class Trace:
 class Served:
     """A running server."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", folder: Path) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", folder: Path, recording: Recording) -> None:
         self.process = process
+        self.folder = folder
+        self.recording = recording
         self._log = folder / "server.log"
-        self._trace = folder / "trace.jsonl"
+        self._trace = recording.path
         found = self.wait_for(
             "the server's address", lambda: re.search(r"://127\.0\.0\.1:(\d+)/", self.printed())
         )
@@ -125,7 +132,7 @@ class Served:
             self.fail(f"{what}; it wrote {expired.stdout!r} and {expired.stderr!r}")
 
     def traces(self, count: int = 1) -> list[Trace]:
-        """The traces of all connections, as soon as so many have ended; 0: those of now."""
+        """The traces of all WebSocket connections, as soon as so many have ended; 0: those of now."""
 
         def ended() -> list[Trace] | None:
             found = self._recorded()
@@ -173,15 +180,27 @@ class Served:
         """What the server has written so far."""
         return self._log.read_text(errors="replace")
 
+    def wait_until_idle(self) -> None:
+        """Wait until no client is there: what they did is recorded then."""
+        self.wait_for("the end of all connections", self._is_idle)
+
+    def _is_idle(self) -> bool:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=TIME_LIMIT_SECONDS)
+        with closing(connection):
+            connection.request("GET", "/metrics")
+            answer = connection.getresponse().read().decode()
+        values = dict(line.rsplit(" ", 1) for line in answer.splitlines())
+        return {float(values[name]) for name in OPEN_NOW} == {0.0}
+
+    def exchanges(self) -> list[Trace]:
+        """The traces of all requests over HTTP that are over."""
+        return [trace for trace in self._ended() if trace.is_http]
+
     def _recorded(self) -> list[Trace]:
-        """Traces so far; a connection's lines are written at once, but maybe not read so."""
-        if not self._trace.exists():
-            return []
-        try:
-            traces = [Trace(*found) for found in trace.read(self._trace.read_bytes().splitlines())]
-        except ValueError:
-            return []
-        return [found for found in traces if found.counts("hook")["connection_close"]]
+        return [trace for trace in self._ended() if not trace.is_http]
+
+    def _ended(self) -> list[Trace]:
+        return [Trace(*lines) for lines in ended_traces(self._trace)]
 
 
 def _tail(path: Path) -> str:
@@ -189,21 +208,39 @@ def _tail(path: Path) -> str:
     return "\n".join(line[:TAIL_CHARACTERS] for line in lines[-TAIL_LINES:]) or "(nothing)"
 
 
+RUNNING: list[Served] = []
+"""Servers whose block has not ended."""
+
+
 @contextmanager
-def serve(folder: Path, sampler: str, *more: str, port: int = 0) -> Iterator[Served]:
-    """A server, on a free port if none is named, stopped at the end of the block; its files go to `folder`."""
+def serve(
+    folder: Path, sampler: str, *more: str, port: int = 0, shared: bool = False, eventless: bool = False
+) -> Iterator[Served]:
+    """A server, on a free port if none is named, stopped at the end of the block; its files go to `folder`.
+
+    What it recorded is held against the rules of order then, if not before; `eventless` as for `recorded`.
+    `shared`: by several tests, each of which has to record something; if all are skipped there is nothing.
+    """
     options = ("--port", str(port), "--sampler", sampler, "--trace", str(folder / "trace.jsonl"), *more)
-    with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "engine", "serve", *options],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-    try:
-        yield Served(process, folder)
-    finally:
-        process.kill()
-        process.wait()
+    with recorded(folder / "trace.jsonl", eventless=None if shared else eventless) as recording:
+        with (folder / "server.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "engine", "serve", *options],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        try:
+            served = Served(process, folder, recording)
+            RUNNING.append(served)
+            try:
+                yield served
+                if process.poll() is None and (code := served.stop()) != 0:
+                    served.fail(f"a clean end of the server, which ended with {code}")
+            finally:
+                RUNNING.remove(served)
+        finally:
+            process.kill()
+            process.wait()

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,14 @@ import trio
 from engine.config import DEFAULT_LIMITS
 from engine.engine import Engine
 from engine.pointers import pointer
+from engine.recorder import TraceFile
 from engine.samplers.registry import make_sampler
 from engine.server import Server
 from tests.clients.codex import SAMPLER, Home, command_line, config_of, run_codex
 from tests.clients.conftest import CODEX_VERSION
+from tests.clients.order import recorded
 from tests.clients.served import POLL_SECONDS, TIME_LIMIT_SECONDS, Trace, serve
-from tests.clients.tap import Tap
+from tests.clients.tap import events_of, tapped
 from tests.clients.typed import misfits
 
 pytestmark = pytest.mark.clients
@@ -69,9 +71,9 @@ class Run:
     home: Home
     completed: "subprocess.CompletedProcess[str]"
     traces: Sequence[Trace]
-    """Of its WebSocket connections."""
+    """Of its WebSocket connections or its requests, as the server recorded them."""
     requests: Sequence[dict[str, Any]]
-    """Frames of the client, or bodies it posted."""
+    """Frames of the client, or bodies it posted, as the tap saw them."""
     events: Sequence[dict[str, Any]]
     server_exit_code: int
 
@@ -83,23 +85,26 @@ class Run:
         """The responses that events of these types bear."""
         return [event["response"] for event in self.events if event["type"] in kinds]
 
+    def usages(self) -> list[dict[str, Any]]:
+        """Of all segments in which something was sampled; of a warm-up Codex does not count the usage."""
+        found = [resource["usage"] for resource in self.resources("response.done", "response.completed")]
+        return [usage for usage in found if usage["output_tokens"]]
+
 
 @pytest.fixture(scope="module", params=FEATURES)
-def run(
-    request: pytest.FixtureRequest, codex: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Run]:
-    """One run with six commands in each form, looked at by the tests below."""
+def run(request: pytest.FixtureRequest, codex: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One run with six commands in each form, through a tap, looked at by the tests below."""
     folder, form = tmp_path_factory.mktemp("codex"), request.param
-    with serve(folder, SAMPLER) as served, Tap.on(served.address) as tap:
-        home = Home.make(folder, config_of(tap.address, form, feature=FEATURES[form]))
-        completed = run_codex(served, home, command_line(codex, *COMMANDS))
+    with serve(folder, SAMPLER) as served:
+        with tapped(served) as tap:
+            home = Home.make(folder, config_of(tap.address, form, feature=FEATURES[form]))
+            completed = run_codex(served, home, command_line(codex, *COMMANDS))
         exit_code = served.stop()
-        traces = served.traces(0 if form == "http" else 1)
-        requests = [frame for trace in traces for frame in trace.frames("in")]
-        events = [frame for trace in traces for frame in trace.frames("out")]
-        yield Run(form, home, completed, traces, requests + tap.requests(), events + tap.events(), exit_code)
+        traces = served.exchanges() if form == "http" else served.traces(0)
+    return Run(form, home, completed, traces, tap.requests(), tap.events(), exit_code)
 
 
+@pytest.mark.eventless
 def test_codex_is_the_release_meant(codex):
     """The binary is of the last version that has the append form."""
     shown = subprocess.run([codex, "--version"], capture_output=True, text=True, check=True).stdout
@@ -151,15 +156,16 @@ def test_frames_have_the_official_types(run):
     assert misfits(run.form, run.events) == []
 
 
-def test_order_holds(run):
-    """The rules of order find nothing in the traces."""
-    assert [trace.findings for trace in run.traces] == [[]] * (0 if run.form == "http" else 1)
+def test_tap_saw_what_the_server_recorded(run):
+    """Every event that the tap saw is in the server's traces, in the same order."""
+    assert [event for trace in run.traces for event in events_of(trace)] == run.events
 
 
 def test_codex_shows_the_tokens_used(run):
     """Codex adds up uncached input and output of all that was sampled: what we said, as it understands it."""
-    usages = [resource["usage"] for resource in run.resources("response.done", "response.completed")]
-    told = sum(usage["total_tokens"] - usage["input_tokens_details"]["cached_tokens"] for usage in usages)
+    told = sum(
+        usage["total_tokens"] - usage["input_tokens_details"]["cached_tokens"] for usage in run.usages()
+    )
     shown = re.search(r"tokens used\n([\d,]+)", run.completed.stderr)
     assert shown is not None, run.completed.stderr
     assert int(shown[1].replace(",", "")) == told
@@ -205,11 +211,9 @@ def test_stages_run_once_per_rollout(run):
 @of_form("append", "create")
 def test_what_is_held_is_cached(run):
     """Append and create: after the first, every segment reports all of the context that was there before as cached."""
-    usages = [resource["usage"] for resource in run.resources("response.done", "response.completed")]
-    sampled = [usage for usage in usages if usage["input_tokens"]]
-    before = [usage["total_tokens"] for usage in sampled[:-1]]
-    cached = [usage["input_tokens_details"]["cached_tokens"] for usage in sampled]
-    assert cached == [0, *before]
+    before = [usage["total_tokens"] for usage in run.usages()[:-1]]
+    cached = [usage["input_tokens_details"]["cached_tokens"] for usage in run.usages()[1:]]
+    assert cached == before
 
 
 @of_form("create")
@@ -261,34 +265,38 @@ async def test_nothing_is_left_of_a_codex_that_went_away(codex, tmp_path, how):
     """Interrupted or killed while its rollout is suspended, Codex leaves no connection, rollout or slot behind."""
     reports = []
     engine = Engine.make(make_sampler(SAMPLER, DEFAULT_LIMITS), on_report=reports.append)
-    server = Server(engine)
-    async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(server.run)
-        address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}/v1"
-        home = Home.make(tmp_path, config_of(address, "append", feature=FEATURES["append"]))
-        process = subprocess.Popen(  # noqa: ASYNC220  # a group of its own, to be killed whole
-            command_line(codex, "sleep 8"),
-            cwd=home.work,
-            env=home.environment,
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            await until(server, lambda: suspended(server) == 1)
-            os.killpg(process.pid, how)
-            await until(server, lambda: not server.statistics().connections)
-        finally:
-            await end_group(process)
-        slots = server.statistics().slots
-        assert (slots.held, slots.waiting_new, slots.waiting_resumed) == (0, 0, 0)
-        assert slots.free == DEFAULT_LIMITS.sampler_slots
-        assert engine.open_rollouts == 0
-        assert [(report.ending, report.hooks["post_inference"]) for report in reports] == [
-            ("disconnected", 1)
-        ]
-        nursery.cancel_scope.cancel()
+    with (
+        recorded(tmp_path / "trace.jsonl") as recording,
+        contextlib.closing(TraceFile(recording.path)) as trace_file,
+    ):
+        server = Server(engine, trace=trace_file)
+        async with trio.open_nursery() as nursery:
+            listeners = await nursery.start(server.run)
+            address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}/v1"
+            home = Home.make(tmp_path, config_of(address, "append", feature=FEATURES["append"]))
+            process = subprocess.Popen(  # noqa: ASYNC220  # a group of its own, to be killed whole
+                command_line(codex, "sleep 8"),
+                cwd=home.work,
+                env=home.environment,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            try:
+                await until(server, lambda: suspended(server) == 1)
+                os.killpg(process.pid, how)
+                await until(server, lambda: not server.statistics().connections)
+            finally:
+                await end_group(process)
+            slots = server.statistics().slots
+            assert (slots.held, slots.waiting_new, slots.waiting_resumed) == (0, 0, 0)
+            assert slots.free == DEFAULT_LIMITS.sampler_slots
+            assert engine.open_rollouts == 0
+            assert [(report.ending, report.hooks["post_inference"]) for report in reports] == [
+                ("disconnected", 1)
+            ]
+            nursery.cancel_scope.cancel()
 
 
 def suspended(server: Server) -> int:

@@ -8,7 +8,7 @@ import pytest
 from tests.clients.calls import CREATE, outputs_of, run_printed
 from tests.clients.conftest import installed
 from tests.clients.served import Served, serve
-from tests.clients.tap import Tap
+from tests.clients.tap import tapped
 from tests.clients.typed import misfits
 from tests.clients.weather import ANSWER, CITIES, weather_of
 
@@ -32,7 +32,9 @@ def way(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def served(way, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server whose model does so, for all tests here."""
-    with serve(tmp_path_factory.mktemp("http"), f"policy:tests.clients.weather:{way}") as running:
+    with serve(
+        tmp_path_factory.mktemp("http"), f"policy:tests.clients.weather:{way}", shared=True
+    ) as running:
         yield running
 
 
@@ -54,7 +56,7 @@ def test_langchain(served, way, chained, streamed):
         first, *more = model.stream(messages)
         return sum(more, first)
 
-    with Tap.on(served.address) as tap:
+    with tapped(served) as tap:
         chat = ChatOpenAI(
             model="test-model",
             base_url=tap.http_url,

@@ -25,7 +25,9 @@ Run = Callable[..., Any]
 @pytest.fixture(scope="module", params=["one_by_one", "together"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server whose model makes its calls one after the other, or all at once."""
-    with serve(tmp_path_factory.mktemp("node"), f"policy:tests.clients.weather:{request.param}") as running:
+    with serve(
+        tmp_path_factory.mktemp("node"), f"policy:tests.clients.weather:{request.param}", shared=True
+    ) as running:
         yield running
 
 
@@ -54,7 +56,6 @@ def test_responses_ws(served, run):
     assert heard["types"] == [frame["type"] for frame in trace.frames("out")]
     assert [frame.get("previous_response_id") for frame in trace.frames("in")] == [None, *heard["ids"][:-1]]
     assert misfits("create", trace.frames("out")) == []
-    assert trace.findings == []
 
 
 @pytest.mark.nightly

@@ -1,6 +1,5 @@
 """openai-agents' hosted multi-agent model in the inject form: three tool calls in one response."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -53,9 +52,7 @@ async def ask(http_url: str, ws_url: str) -> tuple[Any, list[str]]:
 
 
 @pytest.fixture(scope="module", params=["one_by_one", "together"])
-def run(
-    request: pytest.FixtureRequest, openai_agents: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Run]:
+def run(request: pytest.FixtureRequest, openai_agents: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One run for each way to make three calls, looked at by the tests below."""
     folder = tmp_path_factory.mktemp("agents")
     with serve(folder, f"policy:tests.clients.weather:{request.param}") as served:
@@ -63,7 +60,7 @@ def run(
         served.traces()
         served.stop()
         traces = served.traces()  # again: a second connection would show now
-        yield Run(result.final_output, result.context_wrapper.usage, asked, traces[0], len(traces))
+    return Run(result.final_output, result.context_wrapper.usage, asked, traces[0], len(traces))
 
 
 def test_agent_gets_its_answer(run):

@@ -8,6 +8,7 @@ from openai import AsyncOpenAI
 
 from tests.clients.calls import CREATE, TERMINAL, is_call, output_of
 from tests.clients.served import Served, serve
+from tests.clients.tap import Tap, tapped
 from tests.clients.typed import UNTYPED, classes, misfits
 from tests.clients.weather import ANSWER, CITIES
 
@@ -24,16 +25,16 @@ def served(tmp_path, request) -> Iterator[Served]:
         yield running
 
 
-def client_of(served: Served) -> AsyncOpenAI:
-    """The SDK, pointed at the server."""
-    return AsyncOpenAI(api_key="sk-test", base_url=served.http_url)
+def client_of(server: Served | Tap) -> AsyncOpenAI:
+    """The SDK, pointed at the server, or at a tap before it."""
+    return AsyncOpenAI(api_key="sk-test", base_url=server.http_url)
 
 
-async def append_by_hand(served: Served) -> list[Any]:
+async def append_by_hand(server: Served | Tap) -> list[Any]:
     """Answer each `response.done` with one append; return the events up to the end."""
     events, calls = [], []
     async with (
-        client_of(served) as client,
+        client_of(server) as client,
         client.responses.connect(extra_headers=APPEND_HEADER) as connection,
     ):
         await connection.response.create(**CREATE)
@@ -51,11 +52,11 @@ async def append_by_hand(served: Served) -> list[Any]:
     return events
 
 
-async def inject_each(served: Served) -> list[Any]:
+async def inject_each(server: Served | Tap) -> list[Any]:
     """Inject each call's output as its call comes, a wrong one first; return the events up to the end."""
     events = []
     async with (
-        client_of(served) as client,
+        client_of(server) as client,
         client.beta.responses.connect(extra_headers=INJECT_HEADER) as connection,
     ):
         await connection.response.create(**CREATE, multi_agent={"enabled": True})
@@ -112,3 +113,17 @@ def test_events_reach_the_user_typed(served, rollout, form):
     events = served.run("the end of the rollout", rollout(served))
     typed = [event for event in events if event.type not in UNTYPED]
     assert [type(event) for event in typed] == [classes(form)[event.type] for event in typed]
+
+
+@pytest.mark.parametrize("served", ["one_by_one", "together"], indirect=True)
+@pytest.mark.parametrize(("rollout", "form"), [(append_by_hand, "append"), (inject_each, "inject")])
+def test_through_a_tap(served, rollout, form):
+    """`suspended tap` finds nothing, ends well, and keeps under the form's name the frames that the server recorded."""
+    with tapped(served) as tap:
+        events = served.run("the end of the rollout", rollout(tap))
+    assert events[-1].type == "response.completed"
+    (trace,) = served.traces()
+    (kept,) = tap.traces()
+    assert (kept.header["dialect"], kept.header["complete"]) == (form, True)
+    for direction in ("in", "out"):
+        assert kept.frames(direction) == trace.frames(direction)

@@ -14,8 +14,8 @@ from typing import Any, Final, Self, TextIO
 
 import attrs
 
-from engine.check_report import HumanReport, JsonReport, Report, Totals
-from engine.progress import Progress, Readable
+from engine.check.progress import Progress, Readable
+from engine.check.report import HumanReport, JsonReport, Report, Totals
 from protocol import readers
 from protocol.invariants import Checker, Groups, Violation
 

@@ -4,7 +4,7 @@ import textwrap
 from difflib import get_close_matches
 from typing import Final
 
-from engine.rule_examples import EXAMPLES
+from engine.check.rule_examples import EXAMPLES
 from protocol.invariants import PROFILES, RULES, Rule
 
 _WIDTH: Final = 100
