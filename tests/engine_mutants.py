@@ -3,7 +3,7 @@
 A mutant replaces one text in one module. It is run in a process of its own, where that module is compiled from the changed
 source; the worlds of `tests.worlds` are played until the checker finds a rule broken that this fault breaks.
 
-    python -m tests.engine_mutants           all of them, a line each
+    python -m tests.engine_mutants           all of them, two at once, a line each; a number instead of two may follow
     python -m tests.engine_mutants NAME      one, in this process
 """
 
@@ -363,7 +363,7 @@ def run_apart(mutant: EngineMutant) -> tuple[EngineMutant, bool, str]:
     return mutant, done.returncode == 0, lines[-1] if lines else "said nothing"
 
 
-def run_all(at_once: int = 2) -> Iterator[tuple[EngineMutant, bool, str]]:
+def run_all(at_once: int) -> Iterator[tuple[EngineMutant, bool, str]]:
     """Every mutant of the table, in its order, as they come to an end."""
     with ThreadPoolExecutor(at_once) as pool:
         yield from pool.map(run_apart, ENGINE_MUTANTS)
@@ -372,14 +372,15 @@ def run_all(at_once: int = 2) -> Iterator[tuple[EngineMutant, bool, str]]:
 def main(names: Sequence[str]) -> int:
     """One by name in this process, or all, each in one of its own; 0 if all were found."""
     logging.disable()
-    if names:
+    at_once = int(names[0]) if names and names[0].isdigit() else 2
+    if names and not names[0].isdigit():
         mutant = next(mutant for mutant in ENGINE_MUTANTS if mutant.name == names[0])
         sys.meta_path.insert(0, _Patched(mutant))
         said = hunt(mutant)
         print(said or f"survived {SEEDS} worlds")
         return 0 if said else 1
     survivors = 0
-    for mutant, found, said in run_all():
+    for mutant, found, said in run_all(at_once):
         survivors += not found
         print(f"{'found' if found else 'SURVIVED'}  {mutant.name}: {said}", flush=True)
     print(f"{len(ENGINE_MUTANTS) - survivors} of {len(ENGINE_MUTANTS)} mutants of the engine found")
