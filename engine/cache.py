@@ -52,13 +52,15 @@ class ConnectionCache:
         self._missed += 1
         raise refusal("previous_not_found", response_id=response_id)
 
-    def remember(self, lane: LaneName, snapshot: Snapshot) -> None:
-        """A response has become its lane's latest."""
+    def remember(self, lane: LaneName, snapshot: Snapshot) -> bool:
+        """A response has become its lane's latest. True: others had to be forgotten for it."""
         self.forget(lane)
         self._latest[lane] = snapshot
+        before = self._evicted
         while len(self._latest) > 1 and self._held_bytes() > self._limits.max_context_bytes:
             self.forget(next(iter(self._latest)))
             self._evicted += 1
+        return self._evicted > before
 
     def forget(self, lane: LaneName) -> None:
         """The lane has no latest response any more."""
@@ -66,6 +68,11 @@ class ConnectionCache:
         if snapshot is not None and snapshot.warm is not None:
             self._dropped.append(snapshot.warm.sampling)
             snapshot.warm = None
+
+    def forget_continued(self, lane: LaneName, response_id: str | None) -> None:
+        """A continuation of this response was refused on a lane: it is forgotten, if it is that lane's latest (4.4)."""
+        if lane in self._latest and self._latest[lane].response_id == response_id:
+            self.forget(lane)
 
     def forget_response(self, response_id: str) -> None:
         """The response was deleted: nothing may continue it."""

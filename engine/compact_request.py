@@ -64,10 +64,11 @@ def with_input_read(engine: Engine, create: ResponseCreate, owner: str, *, conti
 async def shortened(engine: Engine, create: ResponseCreate, parent: Snapshot | None, owner: str) -> Start:
     """Compact a context, the parent's and the create's own input, if the create asks for that and it is too long.
 
+    A warm-up has no output, so it leaves that to the turn after it.
     `RemoteProtocolError`: the threshold is no number, or the calls and outputs do not match.
     """
     threshold = threshold_of(create.context_management)
-    if threshold is None:
+    if threshold is None or create.generate is False:
         return Start(create, parent)
     context = await _context_of(engine, create, parent)
     kept = over_threshold(context, threshold)

@@ -146,6 +146,8 @@ class Connection:
                 self._check(getattr(event, "stream_id", None))
                 self._handlers[type(event)](event, len(text), ledger)
             except RemoteProtocolError as error:
+                if error.continued is not None:
+                    self._cache.forget_continued(error.stream_id, error.continued)
                 self._refuse(error, error.stream_id)
             self._transport.flush()
 
@@ -352,8 +354,8 @@ class Connection:
             self._forget(lane, rollout)
             if failed and continues_own:
                 self._cache.forget(lane.stream_id)  # a failed continuation evicts its parent (reference 4.4)
-            if rollout.snapshot is not None:
-                self._cache.remember(lane.stream_id, rollout.snapshot)
+            if rollout.snapshot is not None and self._cache.remember(lane.stream_id, rollout.snapshot):
+                self._recorder.hook("cache_reset", {"reason": "more contexts than a connection may hold"})
             self._go_on_steered(lane, rollout)
         await self._cache.close_dropped()
 

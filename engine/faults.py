@@ -103,12 +103,17 @@ class _Progress:
         rooms = [mark - self.passed_bytes for mark in marks if mark is not None and mark > self.passed_bytes]
         return min([*rooms, *([self.way.piece_bytes] if self.way.piece_bytes else [])], default=None)
 
-    async def wait_turn(self) -> None:
-        """The stall and the pace before the next bytes. A checkpoint."""
+    async def wait_turn(self, gone: trio.Event) -> None:
+        """The stall and the pace before the next bytes, or until the stream is `gone`. A checkpoint."""
+        seconds = self.way.piece_seconds
         if not self.stalled and self.way.stall_at_bytes == self.passed_bytes:
             self.stalled = True
-            await trio.sleep(self.way.stall_seconds)
-        await trio.sleep(self.way.piece_seconds)
+            seconds += self.way.stall_seconds
+        if seconds == 0 or gone.is_set():
+            await trio.lowlevel.checkpoint()
+            return
+        with trio.move_on_after(seconds):
+            await gone.wait()
 
 
 class FaultyStream(trio.abc.HalfCloseableStream):
@@ -120,12 +125,14 @@ class FaultyStream(trio.abc.HalfCloseableStream):
         self._in = _Progress(plan.inbound)
         self._is_cut = False
         self._closed = False
+        self._gone = trio.Event()
+        """Closed or cut: who waits for bytes is woken, as by a socket."""
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send, as the plan allows. A cancellation leaves a part sent."""
         rest = memoryview(bytes(data))
         while True:
-            await self._out.wait_turn()
+            await self._out.wait_turn(self._gone)
             await self._check_open(self._out)
             if self._out.ended:
                 await self._inner.send_eof()
@@ -149,7 +156,7 @@ class FaultyStream(trio.abc.HalfCloseableStream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """Receive, as the plan allows."""
-        await self._in.wait_turn()
+        await self._in.wait_turn(self._gone)
         await self._check_open(self._in)
         if self._in.ended:
             return b""
@@ -162,6 +169,7 @@ class FaultyStream(trio.abc.HalfCloseableStream):
     async def aclose(self) -> None:
         """Close the stream below."""
         self._closed = True
+        self._gone.set()
         await self._inner.aclose()
 
     async def _check_open(self, progress: _Progress) -> None:
@@ -169,6 +177,7 @@ class FaultyStream(trio.abc.HalfCloseableStream):
             raise trio.ClosedResourceError
         if progress.cut and not self._is_cut:
             self._is_cut = True
+            self._gone.set()
             await trio.aclose_forcefully(self._inner)
         if self._is_cut:
             raise trio.BrokenResourceError("the connection was cut by plan")

@@ -50,6 +50,8 @@ class RemoteProtocolError(ProtocolError):
         self.type = type
         self.stream_id: str | None = None
         """The lane of the refused frame, where it is known."""
+        self.continued: str | None = None
+        """The response that the refused frame wanted to continue."""
 
     def __repr__(self) -> str:
         return f"RemoteProtocolError({self.code!r}, {self.message!r}, param={self.param!r}, status={self.status})"

@@ -155,6 +155,12 @@ def _stream_id_of(data: Mapping[str, Any]) -> str | None:
     return stream_id
 
 
+def _continued_by(data: Mapping[str, Any]) -> str | None:
+    """The response that a create wants to continue, also one that cannot be read otherwise."""
+    named = data.get("previous_response_id") if data.get("type") == "response.create" else None
+    return named if isinstance(named, str) else None
+
+
 class ServerSession:
     """The server's side of a connection. `append`: the client opted into the prototype (reference 1.2)."""
 
@@ -171,6 +177,7 @@ class ServerSession:
         except RemoteProtocolError as error:
             if error.code != "invalid_stream_id":
                 error.stream_id = data.get("stream_id")
+                error.continued = _continued_by(data) if isinstance(error.stream_id, str | None) else None
             raise
         return event
 

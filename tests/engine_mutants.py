@@ -104,10 +104,10 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
         "R3 R2",
     ),
     EngineMutant(
-        "a steered response has no successor",
+        "words that were accepted are lost",
         "engine.steering",
-        "        if snapshot is None or snapshot.calls.pending or not self.to(snapshot.response_id):\n",
-        "        if True:\n",
+        "        self.submissions = (*self.submissions, Submission(submission_id, steer))\n",
+        "        pass\n",
         "W15",
     ),
     EngineMutant(
@@ -142,8 +142,8 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     EngineMutant(
         "the latest response of a lane is forgotten",
         "engine.connection",
-        "            if rollout.snapshot is not None:\n",
-        "            if rollout.snapshot is not None and lane.stream_id is None:\n",
+        "            if rollout.snapshot is not None and self",
+        "            if rollout.snapshot is not None and lane.stream_id is None and self",
         "W4",
     ),
     EngineMutant(

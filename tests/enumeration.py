@@ -94,7 +94,9 @@ class Player(Talk):
                 ]
                 waits = tuple(call_id in pending.call_ids for call_id in made)
                 found.append((rollout.record.state.name, waits, pending.held))
-        known = {one.response_id for one in connection._cache._latest.values()} if connection else set()  # as above
+        known = (
+            {one.response_id for one in connection._cache._latest.values()} if connection else set()
+        )  # as above
         return (*found, *(response_id in known for response_id in self.response_ids))
 
 

@@ -95,7 +95,7 @@ def first_frame_lost() -> Pair:
     def talk() -> Talk:
         return Talk("create", "connection_open", "connection_close").hook("connection_open")
 
-    return talk().turn(), talk().ask().wait(60).hook("connection_close", by="client")
+    return talk().turn(), talk().ask().wait(3600).hook("connection_close", by="client")
 
 
 @case("W12")

@@ -118,7 +118,9 @@ class SuspendingClient(RandomTalker):
         self.source.choice(
             (
                 lambda: talk.put(NOBODY, response_id=response_id),
-                lambda: talk.put(*map(talk.output, range(len(talk.calls))[-1:]), NOBODY, response_id=response_id),
+                lambda: talk.put(
+                    *map(talk.output, range(len(talk.calls))[-1:]), NOBODY, response_id=response_id
+                ),
                 lambda: talk.put(HURRY, response_id=response_id, **self.lane_members()),
                 lambda: talk.raw.send("{"),
                 lambda: talk.raw.send({"type": "response.cancel"}),

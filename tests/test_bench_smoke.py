@@ -8,7 +8,9 @@ import pytest
 from tests.bench.harness import MarkCounter, Spread, Verdicts, in_blocks, ratio
 
 
-@pytest.mark.parametrize("name", ["events", "resume", "suspended", "growth", "stalled", "turns", "tap", "checker"])
+@pytest.mark.parametrize(
+    "name", ["events", "resume", "suspended", "growth", "stalled", "turns", "tap", "checker"]
+)
 def test_a_quick_run_ends_well_and_prints_ratios(name):
     """Each benchmark has a smoke run that succeeds whatever the machine's speed, and prints its ratios."""
     run = subprocess.run(

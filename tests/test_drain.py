@@ -212,7 +212,9 @@ async def test_who_would_have_been_superseded_ends_when_its_successor_is_refused
         served.server.drain()
         frames, code, _ = await rest(client)
     assert ["error", terminal] == [
-        frame["type"] for frame in frames if frame["type"] in {"error", "response.failed", "response.completed"}
+        frame["type"]
+        for frame in frames
+        if frame["type"] in {"error", "response.failed", "response.completed"}
     ]
     assert (1001, ["drained"]) == (code, [report.ending for report in reports])
 

@@ -39,7 +39,7 @@ IMPORTERS: Mapping[str, tuple[str, ...]] = {
     "rich": ("demos/live/*",),
     "h11": ("engine/door.py", "engine/http.py", "engine/client_http.py"),
     "prometheus_client": ("engine/metrics.py",),
-    "hypothesis": ("protocol/strategies/*", "demos/check_your_server.py"),
+    "hypothesis": ("protocol/strategies/*",),
 }
 """Who may import each dependency. One place each, where one is enough, so that it can be replaced there."""
 
@@ -222,9 +222,7 @@ def test_the_core_is_reached_from_the_connection():
 def test_only_the_strategies_need_the_extra():
     """Whoever has not installed `testing` misses nothing else."""
     users = {found.importer for found in all_imports() if found.module.startswith("protocol.strategies")}
-    assert {path for path in users if not path.startswith("protocol/strategies/")} <= {
-        "demos/check_your_server.py"
-    }
+    assert {path for path in users if not path.startswith("protocol/strategies/")} == set()
 
 
 def test_dependencies_are_imported_where_they_may_be():

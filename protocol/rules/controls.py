@@ -57,6 +57,8 @@ def judge(run: Run, control: Control, target: Response | Ended | None) -> Fault 
     if target is None:
         if inject:
             return Fault(S8, f"no response {shown(control.response_id)}", ("response_not_found",))
+        if control.vague and control.conn.creates.get(control.lane):
+            return None  # words to a response that has begun and has not said so
         return Fault(S8, "no response is open", ("no_response_in_progress", "response_not_found", *also))
     if not isinstance(target, Response):
         codes = (
@@ -71,7 +73,9 @@ def judge(run: Run, control: Control, target: Response | Ended | None) -> Fault 
     for call_id, kind in control.batch:
         found = _member(run, control, target, call_id, kind, seen)
         if found is not None:
-            return Fault(found[0], found[1], bad)
+            # one whose sampling has stopped for good is over, though its end is still to come
+            over = OVER_CODES if target.stop not in (None, "tool_call") else ()
+            return Fault(found[0], found[1], (*bad, *over))
         seen.add(call_id)
     return None
 
@@ -109,12 +113,16 @@ def settle(run: Run, response: Response) -> None:
     if "accepted" in run.hooks:
         return
     for control in [one for one in response.unsettled if one.fault is None]:
-        if not control.vague:
-            _put_in(run, response, [call_id for call_id, _ in control.batch])
-            _forget(response, control)
-        else:
-            _put_in(run, response, [call for call, _ in control.batch if call in response.pending])
-            _forget(response, control)
+        ids = [call_id for call_id, _ in control.batch]
+        _put_in(run, response, [one for one in ids if one in response.pending] if control.vague else ids)
+        _forget(response, control)
+        control.conn.crossed = control.number
+
+
+def drop_legal(response: Response) -> None:
+    """The response is abandoned: what became of its legal appends no longer shows."""
+    for control in [one for one in response.unsettled if one.fault is None]:
+        _forget(response, control)
 
 
 def _forget(response: Response, control: Control) -> None:

@@ -1,5 +1,6 @@
 """What happens inside the server: each hook, and S10 and W14, which only hooks show."""
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -70,7 +71,9 @@ def _once(run: Run, of: Response | Ended, name: str) -> None:
         run.unfinished.pop(of.id, None)
 
 
-def _post(_run: Run, _conn: Connection, of: Response, frame: dict[str, Any]) -> None:
+def _post(run: Run, _conn: Connection, of: Response, frame: dict[str, Any]) -> None:
+    suspension.waited(run, of, run.t)
+    of.suspended_at = math.inf  # whatever follows, the pause is over
     ledger = frame.get("usage")
     of.ledger = ledger if isinstance(ledger, dict) else None
 
@@ -92,6 +95,8 @@ def _accepted(run: Run, conn: Connection, frame: dict[str, Any]) -> None:
     of = run.known(frame.get("response_id"))
     if isinstance(of, Response):
         durability.accepting(run, of, frame.get("call_ids"))
+        if of.dialect == "i" and frame.get("call_ids"):
+            of.suspended_at = run.t  # there each accepted output starts the deadline again
     controls.accepted_hook(run, conn, of, frame.get("call_ids"))
 
 

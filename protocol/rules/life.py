@@ -1,14 +1,17 @@
 """R1 to R6 and R8: a response is created, goes on, and ends once."""
 
-from typing import Any
+from typing import Any, Final
 
-from protocol.rules import chains, durability, items, numbers, steers, suspension, usage
+from protocol.rules import chains, controls, durability, items, numbers, steers, suspension, usage
 from protocol.rules.identity import embedded
 from protocol.rules.run import Run, entry_of, note, shown
 from protocol.rules.session_rules import S10, S14, S21, W1, W2, W7, W8
 from protocol.rules.state import Connection, Create, Ended, Response
 from protocol.rules.stream_rules import R1, R2, R3, R4, R6, R8
 from protocol.rules.tables import TERMINAL
+
+LANES: Final = 1024
+"""Every so many lanes of a connection those without an open response are forgotten."""
 
 
 def created(run: Run, conn: Connection, lane: str | None, frame: dict[str, Any]) -> None:
@@ -70,9 +73,15 @@ def begin(
     if run.durable and "attach" in run.hooks:
         response.sent = {}
     response.superseded = bool(conn.creates.get(lane))
+    response.closed_at = conn.closed
     run.responses += 1
     conn.begun += 1
     conn.lanes[lane] = response
+    if len(conn.lanes) % LANES == 0:
+        over = [name for name, one in conn.lanes.items() if not isinstance(one, Response)]
+        for name in over:
+            del conn.lanes[name]
+            conn.latest.pop(name, None)
     if response_id is not None:
         run.live[response_id] = response
         response.hooks.update(run.early.pop(response_id, {}))
@@ -104,10 +113,12 @@ def _again(
 
 def _displace(run: Run, conn: Connection, current: Response, response_id: str | None) -> None:
     """The next response of the lane begins while this one has not ended."""
+    controls.drop_legal(current)
     if suspension.may_be_abandoned(current):
         chains.keep(run.end(current, "abandoned"))
         return
-    if current.attached is not None and current.attached != conn.id:
+    if current.closed_at is not None or (current.attached is not None and current.attached != conn.id):
+        run.end(current, "cut")
         return
     run.report(
         W1, f"{shown(current.id)} ended before the next begins", f"{shown(response_id)} created", of=current

@@ -44,6 +44,9 @@ def error(run: Run, conn: Connection, lane: str | None, frame: dict[str, Any]) -
     if "in" not in run.directions:
         return
     control = _append(run, conn, lane, code)
+    if control is None and code == ABOUT_APPENDS and conn.crossed:
+        conn.crossed = 0
+        return
     if control is not None:
         _refuse(run, conn, control, code, said)
         return

@@ -140,7 +140,7 @@ class Run:
     def end(self, response: Response, status: str) -> Ended:
         """From now on only the small form of it is kept."""
         self.events[response.dialect] += response.events
-        ended = Ended(response, status, self.principal(response.conn))
+        ended = Ended(response, status, self.principal(response.conn), self.t)
         if response.id is not None and self.live.get(response.id) is response:
             del self.live[response.id]
             self.ended[response.id] = ended

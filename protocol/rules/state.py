@@ -112,15 +112,17 @@ class Ended:
         "status",
         "steers",
         "store",
+        "t",
     )
 
-    def __init__(self, response: "Response", status: str, principal: object) -> None:
+    def __init__(self, response: "Response", status: str, principal: object, t: float) -> None:
         self.id = response.id
         self.conn = response.conn
         self.lane = response.lane
         self.dialect = response.dialect
         self.next = response.next
         self.status = status
+        self.t = t
         self.store = response.store
         self.parent = response.parent
         self.principal = principal
@@ -252,6 +254,7 @@ class Connection:
         "closed",
         "controls",
         "creates",
+        "crossed",
         "done",
         "gap",
         "id",
@@ -291,6 +294,8 @@ class Connection:
         self.open_t: float | None = None
         self.closed: tuple[float, str] | None = None
         self.limited = False
+        self.crossed = 0
+        """The newest append that counts as accepted though it may have met the end of its response."""
         self.gap = False
         self.done = False
         self.request: str | None = None

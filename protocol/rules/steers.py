@@ -4,7 +4,7 @@ from typing import Any
 
 from protocol.rules import controls, numbers
 from protocol.rules.run import Run, entry_of, note, shown
-from protocol.rules.session_rules import W15
+from protocol.rules.session_rules import W2, W15
 from protocol.rules.state import Connection, Control, Ended, Response
 
 
@@ -30,8 +30,12 @@ def answer(run: Run, conn: Connection, frame: dict[str, Any]) -> None:
             of.events += 1
             note(of, entry_of(run, "out", kind, frame))
     before = of.steers.get(steer_id) if of is not None and isinstance(steer_id, str) else None
+    if of is not None and frame.get("stream_id") != of.lane:
+        run.report(W2, f"stream_id {shown(of.lane)}", f"stream_id {shown(frame.get('stream_id'))}", of=of)
     if before is None:
         _first_answer(run, conn, of, kind, steer)
+    elif kind == "response.steer.accepted":
+        run.report(W15, "one answer for each steer", "accepted twice", of=of, conn=conn)
     elif kind != "response.steer.accepted" and of is not None:
         if kind == "response.steer.pending":
             before.taken = True  # from here on it waits for the client

@@ -11,6 +11,12 @@ from protocol.rules.stream_rules import C4, C8, N3
 DELTA = "response.reasoning_summary_text.delta"
 
 
+def _text_of(part: object) -> object:
+    """The text of a summary part; None if it is none."""
+    is_one = isinstance(part, dict) and part.get("type") == "summary_text"
+    return part["text"] if is_one and isinstance(part, dict) and "text" in part else None
+
+
 def _fits(run: Run, response: Response, item: Item, frame: dict[str, Any]) -> bool:
     if item.kind != "reasoning":
         if item.spec is not None:
@@ -93,9 +99,8 @@ def part_done(run: Run, response: Response, item: Item, frame: dict[str, Any]) -
         )
     said = "".join(part.pieces) if part.text is None else part.text
     closed = frame.get("part")
-    text = closed.get("text") if isinstance(closed, dict) else None
-    if text != said:
-        run.report(C8, f"a part with {shown(said)}", shown(text), of=response, item=item.index)
+    if _text_of(closed) != said:
+        run.report(C8, f"a part with {shown(said)}", shown(closed), of=response, item=item.index)
     part.text = said
     part.takes = None
     part.closed = True
@@ -108,11 +113,7 @@ def finish(run: Run, response: Response, item: Item, final: dict[str, Any]) -> N
         run.report(C8, "every summary part closed", "item done", of=response, item=item.index)
     texts = [part.text if part.text is not None else "".join(part.pieces) for part in item.summary]
     value = final.get("summary")
-    said = (
-        [one.get("text") if isinstance(one, dict) else None for one in value]
-        if isinstance(value, list)
-        else None
-    )
+    said = [_text_of(one) for one in value] if isinstance(value, list) else None
     if said != texts:
         run.report(
             C8,

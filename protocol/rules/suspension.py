@@ -124,6 +124,7 @@ def resume_hook(run: Run, response: Response, outputs: object) -> None:
     if response.hooks["resume"] > response.hooks.get("suspend", 0):
         run.report(S23, "one resume for a suspension", "a resume without suspension", of=response)
     controls.settle(run, response)
+    _announced(run, response)
     if response.pending:
         run.report(S6, f"outputs of {sorted(response.pending)} first", "a resume", of=response)
     if isinstance(outputs, list):
@@ -131,6 +132,17 @@ def resume_hook(run: Run, response: Response, outputs: object) -> None:
     response.resume_order.clear()
     waited(run, response, run.t)
     resumed(response)
+
+
+def _announced(run: Run, response: Response) -> None:
+    """A pause of the append form that the hook `suspend` shows was told to the client."""
+    if (
+        response.dialect == "a"
+        and response.suspended
+        and not response.done_shown
+        and response.closed_at is None
+    ):
+        run.report(S1, "response.done for the pause", "none", of=response)
 
 
 def _call_order(run: Run, response: Response, outputs: list[Any]) -> None:
@@ -164,8 +176,9 @@ def waited(run: Run, response: Response, until: float) -> None:
 def at_the_end(run: Run, response: Response, kind: str) -> None:
     """The terminal event and what is still open."""
     waited(run, response, run.t)
+    _announced(run, response)
+    controls.settle(run, response)
     if kind != "response.completed":
         return
-    controls.settle(run, response)
     if response.dialect == "a" and response.pending:
         run.report(S2, f"{sorted(response.pending)} answered first", "response.completed", of=response)
