@@ -59,8 +59,8 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
         "a response resumes with its first output",
         "engine.inbox",
         "        if not self._pending:\n            self._complete.set()",
-        "        if batch.outputs:\n            self._complete.set()",
-        "S3 S6 S13 R3",
+        "        if batch.outputs:\n            self._pending._open.clear()\n            self._complete.set()",
+        "S6",
     ),
     EngineMutant(
         "post-inference runs twice",

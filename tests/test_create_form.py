@@ -93,13 +93,13 @@ def test_what_cannot_be_done_here_is_refused(member: str):
 
 
 def test_a_conversation_beside_a_parent_is_refused():
-    """Two parents are a contradiction, and the real one stays."""
+    """Two parents are a contradiction; like every continuation that is refused it costs the parent its place (reference 4.4)."""
 
     async def program(caller: Caller) -> None:
         first = await caller.turn()
         frame = await caller.refused(conversation="conv_1", previous_response_id=first["id"])
         assert (frame["status"], frame["error"]["param"]) == (400, "conversation")
-        await caller.turn(previous_response_id=first["id"])
+        await caller.misses(first["id"])
 
     run(program)
 

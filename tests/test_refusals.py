@@ -525,7 +525,7 @@ def test_a_frame_nobody_can_read_closes_its_connection_only(
         await suspend(talk)
         peer = WirePeer(await talk.served.open_stream())
         await peer.upgrade()
-        request = orjson.dumps(create(tool_choice="auto", **MULTI_AGENT)(talk))
+        request = orjson.dumps(create(tool_choice="auto", tools=[FUNCTION, CUSTOM], **MULTI_AGENT)(talk))
         await peer.send(client_frame(TEXT, request))
         await trio.sleep(1.0)
         await misdeed(peer)
