@@ -161,7 +161,7 @@ FRAMES: Mapping[str, tuple[Callable[[Talk], Any], Refused]] = {
     ),
     "unknown model": (
         create(model="gone"),
-        Refused("model_not_found", "The model 'gone' does not exist.", "model", 404),
+        Refused("model_not_found", "The model 'gone' does not exist. Known here: m.", "model", 404),
     ),
     "no model": (
         create(model=None),

@@ -278,7 +278,9 @@ def test_mutations_are_found(form):
 def test_each_mutation_is_found(name):
     """Each mutation of the table can be done somewhere, and wherever it is done its rules are reported."""
     row, seen = MUTATIONS[name], 0
-    for batch in range(BATCHES):  # Hypothesis draws other traces where it feels like it: rare sites may need more of them
+    for batch in range(
+        BATCHES
+    ):  # Hypothesis draws other traces where it feels like it: rare sites may need more of them
         for trace in corpus(batch):
             for site in list(row.sites(trace))[:2]:
                 found = {violation.rule for violation in violations(row.apply(trace, site), "this-engine")}
