@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import orjson
 
+from protocol.rules import steers
 from protocol.rules.rule import Rule
 from protocol.rules.run import Run, shown
 from protocol.rules.session_rules import W2, W4, W5, W6, W12, W13
@@ -47,7 +48,7 @@ def answered(
         return None
     waiting = conn.creates.get(lane)
     parent = run.known(parent_id)
-    if parent is not None and parent.steers and not (waiting and waiting[0].parent == parent_id):
+    if parent is not None and parent.conn is conn and parent.lane == lane and steers.starts_successor(parent):
         return None
     if waiting:
         return waiting.popleft()

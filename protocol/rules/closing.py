@@ -30,7 +30,9 @@ def closed(run: Run, conn: Connection, frame: dict[str, Any]) -> None:
     durability.closed(run, conn, by)
     if by == "server":
         for response in list(conn.lanes.values()):
-            if type(response) is Response and not response.suspended and not run.durable:
+            if type(response) is not Response or response.suspended or run.durable:
+                continue
+            if not suspension.abandoned(response):
                 _cut(run, conn, response)
     if by == "server" and frame.get("code") not in (None, 1000):
         conn.creates.clear()  # the close itself tells the client
@@ -179,7 +181,7 @@ def _still_open(run: Run, response: Response) -> None:
         if not run.durable and "post_inference" not in response.hooks and response.hooks:
             run.report(S10, "post_inference once for the rollout", "none", of=response)
         return
-    pausing = response.dialect == "a" and response.suspended
+    pausing = response.dialect == "a" and (response.suspended or suspension.abandoned(response))
     waiting = response.dialect == "i" and suspension.may_be_abandoned(response)
     if not pausing and not waiting:
         _no_terminal(run, response, "end of the stream")

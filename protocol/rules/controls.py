@@ -57,7 +57,7 @@ def judge(run: Run, control: Control, target: Response | Ended | None) -> Fault 
     if target is None:
         if inject:
             return Fault(S8, f"no response {shown(control.response_id)}", ("response_not_found",))
-        if control.vague and control.conn.creates.get(control.lane):
+        if not empty and (control.vague or not control.batch) and control.conn.creates.get(control.lane):
             return None  # words to a response that has begun and has not said so
         return Fault(S8, "no response is open", ("no_response_in_progress", "response_not_found", *also))
     if not isinstance(target, Response):
@@ -74,7 +74,7 @@ def judge(run: Run, control: Control, target: Response | Ended | None) -> Fault 
         found = _member(run, control, target, call_id, kind, seen)
         if found is not None:
             # one whose sampling has stopped for good is over, though its end is still to come
-            over = OVER_CODES if target.stop not in (None, "tool_call") else ()
+            over = OVER_CODES if target.ending else ()
             return Fault(found[0], found[1], (*bad, *over))
         seen.add(call_id)
     return None
@@ -198,6 +198,8 @@ def accepted_hook(run: Run, conn: Connection, target: Response | Ended | None, c
         if control.kind != "inject":
             _forget(target, control)
         _put_in(run, target, [name for name in names if name in target.calls])
+    elif control.kind == "append" and control in conn.controls:
+        conn.controls.remove(control)
 
 
 def _asked_for(conn: Connection, target: Response | Ended | None, names: list[str]) -> Control | None:
@@ -235,6 +237,8 @@ def refused(
     words = message if isinstance(message, str) else ""
     if isinstance(target, Response) and target.superseded and code in (*OVER_CODES, "invalid_input"):
         return  # a create has taken its lane: it may be over, and the next one begun
+    if fault is None and code in OVER_CODES and not (isinstance(target, Response) and not target.ending):
+        return  # judged by what the client could not see yet
     if fault is None or (control.fault is None and fault.words is _OVER and code == "invalid_input"):
         if not control.vague and not control.malformed:
             _refused_wrongly(run, control, target, code, words)

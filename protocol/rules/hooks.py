@@ -1,6 +1,5 @@
 """What happens inside the server: each hook, and S10 and W14, which only hooks show."""
 
-import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -73,7 +72,7 @@ def _once(run: Run, of: Response | Ended, name: str) -> None:
 
 def _post(run: Run, _conn: Connection, of: Response, frame: dict[str, Any]) -> None:
     suspension.waited(run, of, run.t)
-    of.suspended_at = math.inf  # whatever follows, the pause is over
+    of.over_at = min(of.over_at, run.t)  # whatever follows, a pause is over
     ledger = frame.get("usage")
     of.ledger = ledger if isinstance(ledger, dict) else None
 

@@ -39,6 +39,7 @@ def created(run: Run, conn: Connection, lane: str | None, frame: dict[str, Any])
     _count_and_note(run, response, frame)
     response.talked.add("created")
     _opening(run, response, resource, frame)
+    suspension.went_on(run, conn)
     follows = steers.succeeded(run, response.parent, lane)
     if create is not None:
         chains.accepted(run, response, create)
@@ -175,7 +176,7 @@ def terminal(run: Run, response: Response, frame: dict[str, Any]) -> None:
     if response.errored and kind != "response.failed":
         run.report(R6, "response.failed after an error", kind, of=response)
     items.final_output(run, response, resource, kind)
-    suspension.at_the_end(run, response, kind)
+    suspension.at_the_end(run, response, kind, status)
     usage.final(run, response, resource, kind)
     _stopped(run, response, resource, kind)
     if response.cancelled and status != "cancelled":

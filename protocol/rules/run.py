@@ -124,6 +124,7 @@ class Run:
             if type(response) is Response:
                 self.end(response, "forgotten")
         conn.lanes.clear()  # it and its responses name each other
+        conn.gave_up = None
         conn.latest.clear()
         conn.creates.clear()
 

@@ -1,5 +1,6 @@
 """What the checker remembers: connections, responses, and what waits for an answer. Data only."""
 
+import math
 from collections import deque
 from typing import Any, Final
 
@@ -173,8 +174,10 @@ class Response:
         "ledger",
         "next",
         "next_index",
+        "over_at",
         "parent",
         "part",
+        "paused_at",
         "pending",
         "replay",
         "reports",
@@ -217,6 +220,9 @@ class Response:
         self.errored = False
         self.suspended = False
         self.suspended_at = 0.0
+        self.paused_at = 0.0
+        self.over_at = math.inf
+        """When the rollout had ended, though its end was still to be told."""
         self.superseded = False
         """A create was sent on its lane: as soon as it waits for outputs it may be over without a word."""
         self.done_shown = False
@@ -243,6 +249,11 @@ class Response:
         self.head: list[Entry] = []
         self.tail: deque[Entry] = deque(maxlen=TAIL)
 
+    @property
+    def ending(self) -> bool:
+        """Whether nothing can come of it but its end: its sampling has stopped for good, or it samples nothing."""
+        return self.stop not in (None, "tool_call") or (self.create is not None and self.create.warm_up)
+
 
 class Connection:
     """One connection (for HTTP: one request) and what waits on it."""
@@ -257,6 +268,7 @@ class Connection:
         "crossed",
         "done",
         "gap",
+        "gave_up",
         "id",
         "lanes",
         "last",
@@ -297,6 +309,8 @@ class Connection:
         self.crossed = 0
         """The newest append that counts as accepted though it may have met the end of its response."""
         self.gap = False
+        self.gave_up: tuple[Response, int, float] | None = None
+        """A response that ended in its pause before its time: in which record, and after how many seconds."""
         self.done = False
         self.request: str | None = None
         self.status: int | None = None

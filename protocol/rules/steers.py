@@ -75,6 +75,14 @@ def _given_back(
         )
 
 
+def starts_successor(parent: Response | Ended) -> bool:
+    """Whether the server itself goes on from a response: words wait for it, and it waits for no output."""
+    waits = any(control.taken for control in parent.steers.values()) or any(
+        call.client and call.ready and not call.answered for call in parent.calls.values()
+    )
+    return bool(parent.steers) and not waits
+
+
 def succeeded(run: Run, parent: object, lane: str | None) -> bool:
     """A response began on this one, on its lane. Whether words had been accepted for it: they are in there."""
     of = run.known(parent)

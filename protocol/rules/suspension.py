@@ -1,13 +1,16 @@
 """S1 to S3, S6, S13, S22 and S23: how a response pauses at the calls of its client, and goes on."""
 
-from typing import Any
+from typing import Any, Final
 
 from protocol.rules import controls, usage
 from protocol.rules.identity import embedded
 from protocol.rules.run import Run, shown
 from protocol.rules.session_rules import S1, S2, S3, S6, S11, S13, S22, S23
-from protocol.rules.state import Response
+from protocol.rules.state import Connection, Response
 from protocol.rules.tables import same
+
+EARLY_S: Final = 0.01
+"""Clocks are read twice."""
 
 
 def may_be_abandoned(response: Response) -> bool:
@@ -16,6 +19,11 @@ def may_be_abandoned(response: Response) -> bool:
         response.suspended
         or (bool(response.pending) and all(item.done is not None for item in response.items))
     )
+
+
+def abandoned(response: Response) -> bool:
+    """Whether a create on its lane has ended it without a word, whatever became of that create."""
+    return response.superseded and may_be_abandoned(response)
 
 
 def done(run: Run, response: Response, frame: dict[str, Any]) -> None:
@@ -37,7 +45,7 @@ def done(run: Run, response: Response, frame: dict[str, Any]) -> None:
     usage.segment(run, response, resource.get("usage"))
     response.done_shown = True
     if not response.suspended:
-        response.suspended_at = run.t
+        response.suspended_at = response.paused_at = run.t
         response.accepted = 0
     response.suspended = bool(response.pending)
     response.calm = False
@@ -113,7 +121,7 @@ def suspend_hook(run: Run, response: Response) -> None:
     if response.hooks["suspend"] > response.hooks.get("resume", 0) + 1:
         run.report(S23, "a resume between two suspensions", "a second suspend", of=response)
     if not response.suspended:
-        response.suspended_at = run.t
+        response.suspended_at = response.paused_at = run.t
         response.accepted = 0
     response.suspended = True
     response.calm = False
@@ -159,25 +167,64 @@ def _call_order(run: Run, response: Response, outputs: list[Any]) -> None:
         run.report(S11, f"the accepted outputs {sorted(response.resume_order)}", shown(known), of=response)
 
 
+def _deadline(run: Run, response: Response) -> float | None:
+    """How long it may be suspended; the header of a connection of the append form does not say it of the inject form."""
+    known = response.dialect == "a" or run.letter != "a"
+    return run.deadline if known and run.deadline is not None and run.deadline > 0 else None
+
+
 def waited(run: Run, response: Response, until: float) -> None:
     """How long a suspension was."""
-    if not response.suspended or run.deadline is None or run.deadline <= 0:
+    deadline = _deadline(run, response)
+    if not response.suspended or deadline is None or until >= response.over_at:
         return
+    if not response.pending and "slot_acquire" in run.hooks:
+        return  # all is in: it waits for a place
     seconds = until - response.suspended_at
-    if seconds > run.deadline + 1.0:
+    if seconds > deadline + 1.0:
         run.report(
             S13,
-            f"resumed or ended within {run.deadline:g} s",
+            f"resumed or ended within {deadline:g} s",
             f"suspended for {seconds:.1f} s",
             of=response,
         )
 
 
-def at_the_end(run: Run, response: Response, kind: str) -> None:
+def _gives_up(run: Run, response: Response) -> None:
+    """The end of a pause that some outputs did not end: ours waits for the others to its deadline.
+
+    Earlier than that it goes only with its connection, so it is judged when that one goes on.
+    """
+    began = response.paused_at if response.dialect == "a" else response.suspended_at
+    seconds = min(run.t, response.over_at) - began
+    if run.engine and response.suspended and response.pending and response.accepted:
+        deadline = _deadline(run, response)
+        if deadline is not None and seconds < deadline - EARLY_S:
+            response.conn.gave_up = (response, run.number, seconds)
+
+
+def went_on(run: Run, conn: Connection) -> None:
+    """A response began on a connection: it was not about to close when another one gave up its pause."""
+    if conn.gave_up is None:
+        return
+    response, number, seconds = conn.gave_up
+    conn.gave_up = None
+    run.report(
+        S6,
+        f"suspended until {sorted(response.pending)} are answered, or for {run.deadline:g} s",
+        f"ended after {seconds:.1f} s, with some outputs in",
+        of=response,
+        record=number,
+    )
+
+
+def at_the_end(run: Run, response: Response, kind: str, status: object) -> None:
     """The terminal event and what is still open."""
     waited(run, response, run.t)
     _announced(run, response)
     controls.settle(run, response)
+    if not response.cancelled and status != "cancelled":
+        _gives_up(run, response)
     if kind != "response.completed":
         return
     if response.dialect == "a" and response.pending:
