@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+from engine import model_arguments
 from engine.check import arguments as check_arguments
 from engine.pointers import DEFAULT_PLACE, pointed
 from engine.tap import arguments as tap_arguments
@@ -55,6 +56,7 @@ examples:
   suspended demo --project ./mine         your project; it is copied, the original is never changed, but its tests
                                           are run, with your rights
   suspended demo --plain --trace t.jsonl  a line for each thing; every frame, both ways, in a file
+  suspended demo --model smollm2          real tokens of a small model, run here: suspended model fetch smollm2
 
 {_CODES}"""
 
@@ -69,6 +71,10 @@ samplers (modules are looked for in the current folder, too):
   policy:demos.agents.shell            a program in the place of the model, at a model's pace
   policy:demos.agents.repair?rate=500  the same, with its numbers
   scripted:module:NAME                 exact steps from Python
+  llama:smollm2                        a real model, run here: weights that were fetched, or a .gguf file
+  llama:http://127.0.0.1:8081?format=chatml&tokenizer=qwen3    one in a llama.cpp server; its vocabulary must be named
+  vllm:http://127.0.0.1:8000?model=NAME&format=harmony         one in a vLLM server, by tokens
+  chat:http://127.0.0.1:11434/v1?model=NAME                    any chat-completions endpoint; nothing warm is promised
 
 examples:
   suspended serve --port 0 --sampler policy:demos.agents.shell
@@ -117,7 +123,10 @@ def make_parser() -> ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(
-        title="commands", metavar="demo | serve | call | check | tap", required=True, parser_class=_Parser
+        title="commands",
+        metavar="demo | serve | call | check | tap | model | models",
+        required=True,
+        parser_class=_Parser,
     )
     for add, epilog, summary in (
         (_add_demo, _DEMO_EPILOG, "watch an agent repair a program in one suspended response"),
@@ -129,6 +138,8 @@ def make_parser() -> ArgumentParser:
         ),
         (_add_check, check_arguments.EPILOG, check_arguments.SUMMARY),
         (_add_tap, tap_arguments.EPILOG, tap_arguments.SUMMARY),
+        (_add_model, f"{model_arguments.MODEL_EPILOG}\n{_CODES}", model_arguments.MODEL_SUMMARY),
+        (_add_models, f"{model_arguments.MODELS_EPILOG}\n{_CODES}", model_arguments.MODELS_SUMMARY),
     ):
         add(
             commands.add_parser(
@@ -157,6 +168,11 @@ def _add_demo(parser: _Parser) -> None:
         type=Path,
         metavar="DIR",
         help="repair a copy of this folder instead of the built-in project",
+    )
+    add(
+        "--model",
+        metavar="NAME",
+        help="a real model instead: smollm2, a .gguf file, or the URL of a llama.cpp server; it travels to Tokyo",
     )
     add(
         "--trace",
@@ -205,6 +221,13 @@ def _add_serve(parser: _Parser) -> None:
         default="optimised",
         help="over HTTP: keep what a history was rendered and read to, for the next request that begins with it, or, "
         "to compare, do all work for the whole history each time (default: optimised)",
+    )
+    add(
+        "--kv-policy",
+        choices=("keep", "drop", "ttl", "min-waste", "decay"),
+        default="min-waste",
+        help="whose model state stays in memory while its tools run, where a model has a budget: its own, or "
+        "--limit kv_tokens (default: min-waste)",
     )
     add(
         "--no-websocket",
@@ -259,6 +282,14 @@ def _add_check(parser: _Parser) -> None:
 
 def _add_tap(parser: _Parser) -> None:
     tap_arguments.add_tap(parser)
+
+
+def _add_model(parser: _Parser) -> None:
+    model_arguments.add_model(parser)
+
+
+def _add_models(parser: _Parser) -> None:
+    model_arguments.add_models(parser)
 
 
 def _add_form(parser: _Parser) -> None:

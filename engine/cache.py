@@ -43,13 +43,16 @@ class ConnectionCache:
         self._dropped: list[Sampling] = []
         self._found = self._missed = self._evicted = 0
 
-    def find(self, response_id: str) -> tuple[LaneName, Snapshot]:
-        """The lane whose latest response this is. `RemoteProtocolError`: none here."""
+    def find(self, response_id: str, *, again: bool = False) -> tuple[LaneName, Snapshot]:
+        """The lane whose latest response this is. `RemoteProtocolError`: none here.
+
+        `again`: it was missed before; a second miss is not counted.
+        """
         for lane, snapshot in self._latest.items():
             if snapshot.response_id == response_id:
                 self._found += 1
                 return lane, snapshot
-        self._missed += 1
+        self._missed += not again
         raise refusal("previous_not_found", response_id=response_id)
 
     def remember(self, lane: LaneName, snapshot: Snapshot) -> bool:

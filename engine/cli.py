@@ -58,6 +58,8 @@ def _complain(message: str, code: int) -> int:
 def _demo(arguments: Namespace) -> int:
     from demos.live.run import DemoSettings, run_demo  # noqa: PLC0415  # see the head of this module
 
+    if arguments.model is not None:
+        return _real_demo(arguments)
     if arguments.project is not None and not arguments.project.is_dir():
         raise UsageError(f"--project: {str(arguments.project)!r} is no folder")
     plain = arguments.plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
@@ -71,6 +73,18 @@ def _demo(arguments: Namespace) -> int:
         colour=not plain and not os.environ.get("NO_COLOR"),
     )
     return _run(lambda: run_demo(settings))
+
+
+def _real_demo(arguments: Namespace) -> int:
+    from demos.live.real import RealSettings, run_real  # noqa: PLC0415  # see the head of this module
+
+    try:
+        settings = RealSettings.read(
+            arguments.model, arguments.form, trace=_writable("--trace", arguments.trace)
+        )
+    except ValueError as error:
+        raise UsageError(f"--model: {error}") from error
+    return _run(lambda: run_real(settings))
 
 
 def _serve(arguments: Namespace) -> int:
@@ -132,12 +146,35 @@ def _tap(arguments: Namespace) -> int:
     return _run_trio(lambda: _with_signals(lambda signals: tap(settings, signals, _say)))
 
 
+def _model(arguments: Namespace) -> int:
+    from engine.model_command import ModelSettings, model  # noqa: PLC0415  # see the head of this module
+
+    try:
+        settings = ModelSettings.read(
+            arguments, environment=os.environ, home=Path.home(), progress=sys.stderr.isatty()
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return model(settings, sys.stdout, sys.stderr)
+
+
+def _models(arguments: Namespace) -> int:
+    from engine.models_command import models  # noqa: PLC0415  # see the head of this module
+
+    try:
+        return models(arguments.models, sys.stdout)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
 _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "demo": _demo,
     "serve": _serve,
     "call": _call,
     "check": _check,
     "tap": _tap,
+    "model": _model,
+    "models": _models,
 }
 
 

@@ -37,6 +37,14 @@ class Limits:
     # --- work -------------------------------------------------------------------------------------------------
     sampler_slots: int = attrs.field(default=256, validator=_positive)
     """Segments that sample at once; a suspended rollout holds no slot."""
+    kv_tokens: int = attrs.field(default=0, validator=_at_least_zero)
+    """State that each model keeps of all its rollouts, in tokens; more is given up by the policy and computed again.
+
+    0 = as much as the model says it has, and else no bound."""
+    max_saved_kv_tokens: int = attrs.field(default=64 * 1024, validator=_at_least_zero)
+    """State of each model that is written away, where its backend can; at 23 kB a token (SmolLM2) this is 1.5 GB."""
+    max_learned_tools: int = attrs.field(default=1024, validator=_positive)
+    """Tools whose durations each model's policy remembers, about 4 kB each; the least recently used goes first."""
     tick_seconds: float = attrs.field(default=0.008, validator=_positive)
     """Engine step of the simulated models: all streams are woken together (performance: one wake per step)."""
     work_slice_bytes: int = attrs.field(default=64 * 1024, validator=_positive)

@@ -164,10 +164,13 @@ class Connection:
     def wind_down(self, why: RemoteProtocolError) -> None:
         """As `drain`, for a reason that is told to whoever asks for more; the first one stays."""
         self._closing = self._closing or why
-        for lane in self._lanes.drop_queued():
-            self._refuse(self._closing, lane.stream_id)
+        for lane, queued in self._lanes.drop_queued():
+            self._turn_down(lane, queued, self._closing)
         for rollout in self._open.values():
-            rollout.stop_at_pause(Ending.DRAINED)
+            if rollout.has_begun:
+                rollout.stop_at_pause(Ending.DRAINED)
+            else:  # it waits for its place, before those that were just refused: it must not start after them
+                rollout.stop(Ending.DRAINED)
 
     def announce(self, why: RemoteProtocolError) -> None:
         """Tell the client, for the connection as a whole."""
@@ -323,6 +326,7 @@ class Connection:
             record,
             self._outbox(record),
             slots=(self._slots,),
+            owner=self._owner,
             ledger=queued.ledger,
             keep_warm=True,
             begun=partial(steering.applied, create.previous_response_id) if is_successor else None,
@@ -346,10 +350,11 @@ class Connection:
         try:
             await rollout.run(prepare=prepare)
             failed = record.state is ResponseState.FAILED and not rollout.cancelled
+            if self._closing is not None and not rollout.has_begun:
+                self._turn_down(lane, queued, self._closing)
         except RemoteProtocolError as error:
             failed = True
-            self._refuse(error, lane.stream_id)
-            self._tell_steers(steering.fail(create.previous_response_id, error.message))
+            self._turn_down(lane, queued, error)
         finally:
             self._forget(lane, rollout)
             if failed and continues_own:
@@ -359,12 +364,22 @@ class Connection:
             self._go_on_steered(lane, rollout)
         await self._cache.close_dropped()
 
+    def _turn_down(self, lane: Lane, queued: QueuedCreate, why: RemoteProtocolError) -> None:
+        """A create will not start. Nobody waits for one of the server's own; words that it would take are given back."""
+        if not queued.is_own:
+            self._refuse(why, lane.stream_id)
+        self._tell_steers(lane.steering.fail(queued.create.previous_response_id, why.message))
+
     async def _parent(self, response_id: str, lane: Lane) -> tuple[bool, Snapshot]:
         """The response to go on from, and whether it is the lane's own latest; else as the store has it (reference 4.4)."""
         try:
             found_lane, snapshot = self._cache.find(response_id)
         except RemoteProtocolError:
-            return False, await restored(self._engine, self._owner, response_id)
+            try:
+                return False, await restored(self._engine, self._owner, response_id)
+            except RemoteProtocolError:
+                # it may have ended while the store was asked: nobody who has seen that is told that it is not there
+                found_lane, snapshot = self._cache.find(response_id, again=True)
         return found_lane == lane.stream_id, snapshot
 
     def _go_on_steered(self, lane: Lane, rollout: Rollout) -> None:
@@ -375,7 +390,8 @@ class Connection:
         if successor is not None and self._closing is not None:
             self._tell_steers(steering.fail(response_id, "the connection is being closed."))
         elif successor is not None:
-            self._lanes.put_first(lane, QueuedCreate(successor, 0, Ledger(self._engine.clock_ns)))
+            ledger = Ledger(self._engine.clock_ns)
+            self._lanes.put_first(lane, QueuedCreate(successor, 0, ledger, is_own=True))
 
     def _tell_steers(self, told: Iterable[SteerPending | SteerFailed]) -> None:
         for event in told:

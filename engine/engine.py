@@ -16,7 +16,9 @@ from engine.config import DEFAULT_LIMITS, Limits
 from engine.hosted import HostedTool, HostedTools
 from engine.ledger import Clock, LedgerReport, monotonic_ns
 from engine.models import ModelEntry, ModelTable
-from engine.samplers.base import Sampler
+from engine.residency.policies import DEFAULT_POLICY, policy_of
+from engine.residency.residency import Residency
+from engine.samplers.base import Prompt, Sampler, Sampling
 from engine.scheduler import SlotPool
 from engine.stages import Classify, Persist, Resolve, RolloutUsage, Validate
 from engine.storage import MemoryStore, Store
@@ -74,6 +76,8 @@ class Engine:
     persist: Persist
     hosted: HostedTools
     slots: SlotPool
+    residency: Residency
+    """Whose model state is in memory."""
     sampler: Sampler
     """Serves the models that name no sampler of their own."""
     samplers: Mapping[str, Sampler] = attrs.field(factory=dict)
@@ -105,11 +109,12 @@ class Engine:
         make_sampler: MakeSampler | None = None,
         hosted_tools: Iterable[HostedTool] = (),
         persist: Persist | None = None,
+        kv_policy: str = DEFAULT_POLICY,
         **others: Any,
     ) -> "Engine":
-        """An engine around `sampler`; every other part has a default. `ValueError`: a bad tool or sampler spec."""
-        table = models or ModelTable.built_in()
-        specs = {entry.sampler for entry in table.entries if entry.sampler is not None}
+        """An engine around `sampler`; every other part has a default. `ValueError`: a bad tool, sampler spec or policy."""
+        table = models or ModelTable.built_in(getattr(sampler, "context_tokens", 0))
+        specs = {entry.spec for entry in table.entries if entry.spec is not None}
         if specs and make_sampler is None:
             raise ValueError(
                 f"the model table names samplers ({', '.join(sorted(specs))}): pass make_sampler"
@@ -123,6 +128,7 @@ class Engine:
             persist=persist or Persist(),
             hosted=hosted,
             slots=SlotPool(limits.sampler_slots),
+            residency=Residency(limits, policy_of(kv_policy)),
             sampler=sampler,
             samplers={spec: make_sampler(spec) for spec in specs} if make_sampler is not None else {},
             **others,
@@ -145,4 +151,9 @@ class Engine:
 
     def sampler_of(self, entry: ModelEntry) -> Sampler:
         """The sampler that serves a model."""
-        return self.sampler if entry.sampler is None else self.samplers[entry.sampler]
+        return self.sampler if entry.spec is None else self.samplers[entry.spec]
+
+    def open_sampling(self, entry: ModelEntry, prompt: Prompt) -> Sampling:
+        """A rollout begins on a model. Not a checkpoint."""
+        sampler = self.sampler_of(entry)
+        return self.residency.kept(sampler, sampler.open(prompt))

@@ -76,6 +76,28 @@ class HostedTools:
             found.setdefault(label, set()).add(name)
         return {label: frozenset(names) for label, names in found.items()}
 
+    def described(self, tools: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], ...]:
+        """A request's tools as a model must see them: the hosted ones with what stands behind their label."""
+        if not self._tools:
+            return tools
+        return tuple(self._described(tool) if tool.get("type") == "mcp" else tool for tool in tools)
+
+    def _described(self, tool: Mapping[str, Any]) -> Mapping[str, Any]:
+        allowed = tool.get("allowed_tools")
+        if isinstance(allowed, Mapping):
+            allowed = allowed.get("tool_names")
+        functions = [
+            {
+                "type": "function",
+                "name": own.name,
+                "description": own.description,
+                "parameters": own.parameters,
+            }
+            for own in self._tools.values()
+            if own.label == tool.get("server_label") and (allowed is None or own.name in allowed)
+        ]
+        return {**tool, "tools": functions}
+
     async def run(self, label: str, name: str, arguments: str) -> HostedResult:
         """Call a tool. Never raises but `trio.Cancelled`; a checkpoint."""
         await trio.lowlevel.checkpoint()

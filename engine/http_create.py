@@ -169,7 +169,15 @@ class HttpResponses:
         async def keep_it(rollout: Rollout) -> bool:
             return await keep(engine, exchange.owner, rollout, input_items=listed)
 
-        rollout = Rollout(self._request_engine, start.create, record, events, ledger=ledger, keep=keep_it)
+        rollout = Rollout(
+            self._request_engine,
+            start.create,
+            record,
+            events,
+            owner=exchange.owner,
+            ledger=ledger,
+            keep=keep_it,
+        )
         rollout.preface = start.preface
         response = LiveResponse(exchange.owner, rollout, events, listed)
         self.live.add(response)

@@ -136,7 +136,8 @@ class Intake:
     ) -> None:
         """What the sampling must be given: to the parent's own only what is new, to a fresh one everything."""
         choice = create.tool_choice or "auto"
-        warm = parent.take_warm(self.model.name, choice, self._text_format) if parent else None
+        settings = (self.model.name, choice, self._text_format, (create.temperature, create.top_p))
+        warm = parent.take_warm(*settings) if parent else None
         if warm is not None:
             self.sampling, self._held_tokens = warm.sampling, warm.held_tokens
             self._feed = warm.feed + self.context.tokens_from(reused_tokens)
@@ -189,14 +190,10 @@ class Intake:
     def start(self, create: ResponseCreate, response_id: str) -> Sampling:
         """The sampling of this rollout: the parent's, gone on with, or a new one."""
         if self.sampling is None:
-            prompt = SamplerPrompt(
-                response_id,
-                self.model.name,
-                create.tools or (),
-                create.tool_choice or "auto",
-                self._text_format,
-            )
-            self.sampling = self._engine.sampler_of(self.model).open(prompt)
+            choice, tools = create.tool_choice or "auto", self._engine.hosted.described(create.tools or ())
+            told = (tools, choice, self._text_format, create.instructions, create.temperature, create.top_p)
+            prompt = SamplerPrompt(response_id, self.model.name, *told)
+            self.sampling = self._engine.open_sampling(self.model, prompt)
         return self.sampling
 
     # --- again and again -----------------------------------------------------------------------------------------
@@ -218,6 +215,9 @@ class Intake:
     async def keep(self, items: Sequence[Item]) -> None:
         """What the model wrote."""
         self.calls.admit(items)
+        finished: Callable[[Sequence[Item]], None] | None = getattr(self.sampling, "finished", None)
+        if finished is not None:
+            finished(items)
         await self._render(items)
         self._items = (*self._items, *items)
         for place, item in enumerate(items, self.context.item_count - len(items)):
@@ -248,9 +248,9 @@ class Intake:
         self._feed, self._items, self._prefix_tokens = array("I"), (), 0
         return appended
 
-    def sampled(self, tokens: int) -> None:
-        """The model wrote so many tokens."""
-        self._held_tokens += tokens
+    def sampled(self, tokens: int, context_tokens: int | None = None) -> None:
+        """The model wrote so many tokens, after `context_tokens` by its own account, if it has one."""
+        self._held_tokens = (self._held_tokens if context_tokens is None else context_tokens) + tokens
 
     def snapshot(self, response_id: str, resource: Response | None = None) -> Snapshot:
         """For a response that continues this one."""
@@ -270,16 +270,9 @@ class Intake:
         sampling, self.sampling = self.sampling, None
         if sampling is None:
             return None
-        choice = create.tool_choice or "auto"
-        return Warm(
-            sampling,
-            self.model.name,
-            choice,
-            self._held_tokens,
-            self._feed,
-            self._items,
-            self._text_format,
-        )
+        held = (self._held_tokens, self._feed, self._items, self._text_format)
+        randomness = (create.temperature, create.top_p)
+        return Warm(sampling, self.model.name, create.tool_choice or "auto", *held, randomness)
 
     # --- the stages ----------------------------------------------------------------------------------------------
 

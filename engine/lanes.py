@@ -23,6 +23,8 @@ class QueuedCreate:
     size_bytes: int
     ledger: Ledger
     """Started when the frame came."""
+    is_own: bool = False
+    """The server's own, for words of a steer: no client waits for its answer."""
 
 
 @attrs.define(eq=False)
@@ -84,12 +86,9 @@ class Lanes:
         self._queued_bytes -= queued.size_bytes
         return queued
 
-    def drop_queued(self) -> list[Lane]:
-        """Nothing that waits will start. The lanes of the dropped creates, one for each."""
-        dropped = [lane for lane in self._lanes.values() for _ in lane.queue]
-        for lane in dropped:
-            self.dequeue(lane)
-        return dropped
+    def drop_queued(self) -> list[tuple[Lane, QueuedCreate]]:
+        """Nothing that waits will start. The dropped creates, each with its lane."""
+        return [(lane, self.dequeue(lane)) for lane in self._lanes.values() for _ in list(lane.queue)]
 
     def __len__(self) -> int:
         return len(self._lanes)

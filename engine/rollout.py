@@ -37,6 +37,8 @@ from engine.inbox import Inbox
 from engine.intake import Intake
 from engine.ledger import Ledger, Stage
 from engine.outbox import Outbox
+from engine.residency.hints import tool_seconds_of
+from engine.residency.residency import answered, pause, seat
 from engine.resource import resource_at_end, resource_of
 from engine.scheduler import SlotPool
 from engine.segment import BudgetSpentError, SegmentRun
@@ -50,6 +52,9 @@ from protocol.items import OUTPUTS, Item
 from protocol.session import Record
 
 log = logging.getLogger(__name__)
+
+CACHE_SLACK_TOKENS: Final = 32
+"""A warm state may lack its last token, and a cache of blocks the rest of one, without anything being lost."""
 
 _TERMINAL: Final[Mapping[str, Callable[[Response], ServerEvent]]] = {
     "completed": events.ResponseCompleted,
@@ -83,7 +88,9 @@ class Rollout:
         "_keep_warm",
         "_life",
         "_outbox",
+        "_owner",
         "_slots",
+        "_tool_seconds",
         "counts",
         "create",
         "finished",
@@ -103,12 +110,13 @@ class Rollout:
         outbox: Outbox,
         *,
         slots: Sequence[SlotPool] = (),
+        owner: str = "",
         ledger: Ledger | None = None,
         keep_warm: bool = False,
         begun: Callable[[], None] | None = None,
         keep: Callable[["Rollout"], Awaitable[bool]] | None = None,
     ) -> None:
-        """`keep_warm`: the snapshot holds the open sampling, and its owner closes it; else it is closed at the end.
+        """`owner`: whose turn it takes. `keep_warm`: the snapshot holds the open sampling, and its owner closes it; else it is closed at the end.
 
         `begun`: called when the response exists for the client. `keep`: awaited when it has ended, before that is said.
         """
@@ -132,6 +140,7 @@ class Rollout:
         self._dialect = record.dialect
         self._outbox = outbox
         self._slots = (*slots, engine.slots)
+        self._owner = owner
         self._intake = Intake(engine, self.ledger, self._count)
         self._account = Account()
         self._life = trio.CancelScope()
@@ -163,7 +172,9 @@ class Rollout:
                     async with self._slot(resumed=False):
                         if prepare is not None:
                             parent = await prepare()
+                        self._tool_seconds = tool_seconds_of(self.create.metadata)
                         await self._intake.open(self.create, parent)
+                        await trio.lowlevel.checkpoint_if_cancelled()  # who was stopped does not begin
                         self._begin(parent)
                         begun = True
                         await self._sample()
@@ -237,6 +248,11 @@ class Rollout:
         return self._account.totals
 
     @property
+    def has_begun(self) -> bool:
+        """Does it exist for the client?"""
+        return self.resource is not None
+
+    @property
     def over(self) -> bool:
         """Has an ending been decided? From then on nothing more is accepted."""
         return self._ending is not None
@@ -256,7 +272,7 @@ class Rollout:
         async with AsyncExitStack() as held:
             self.ledger.enter(Stage.QUEUE)
             for pool in self._slots:
-                await held.enter_async_context(pool.slot(resumed=resumed))
+                await held.enter_async_context(pool.slot(resumed=resumed, owner=self._owner))
             self.ledger.enter(Stage.OTHER)
             self._hook("slot_acquire")
             held.callback(self._hook, "slot_release")
@@ -308,6 +324,7 @@ class Rollout:
         appended = self._intake.next_segment()
         try:
             sampling = self._intake.start(self.create, self.record.response_id)
+            seat(sampling, self._slots, self._owner)
             async with aclosing(sampling.sample(appended)) as steps:
                 await run.run(steps, self.ledger, self._outbox)
         except ItemBoundary:
@@ -329,10 +346,13 @@ class Rollout:
         finally:
             self.ledger.enter(Stage.OTHER)
             reused_tokens = held_tokens if run.reused_tokens is None else run.reused_tokens
-            self._count_segment(
-                appended.context_tokens, reused_tokens, run.output_tokens, run.reasoning_tokens
-            )
-            self._intake.sampled(run.output_tokens)
+            input_tokens = appended.context_tokens if run.input_tokens is None else run.input_tokens
+            self._count_segment(input_tokens, reused_tokens, run.output_tokens, run.reasoning_tokens)
+            self._intake.sampled(run.output_tokens, run.input_tokens)
+            if run.drifted_turns:
+                self._count("drift", run.drifted_turns)
+            if run.input_tokens is not None and reused_tokens + CACHE_SLACK_TOKENS < held_tokens:
+                self._hook("cache_reset", reason="the model's state was not all there any more")
         self._hook("sampler_stop", reason="tool_call" if self._goes_on() else "stop")
         await self._intake.keep(self._assembly.items[before:])
 
@@ -375,6 +395,8 @@ class Rollout:
         """Wait until every call has its output; False if none is missing. From the last item to the wait: no checkpoint (S24)."""
         if not self.inbox.pending:
             return False
+        items, pending = self._assembly.items, self.inbox.pending
+        pause(self._intake.sampling, items, pending, self._owner, self._tool_seconds)
         if not self._dialect.suspends:
             raise _Over(Ending.COMPLETED)
         self._endings = self._dialect.suspended_endings
@@ -397,6 +419,7 @@ class Rollout:
     def _accepted(self, call_ids: tuple[str, ...]) -> None:
         """The inbox took a batch; answered before the reader reads on, so answers keep the order of the frames."""
         self._hook("accepted", call_ids=list(call_ids))
+        answered(self._intake.sampling, call_ids)
         if self._dialect.answers_input:
             self._emit(events.InjectCreated(self.record.response_id))
             self._outbox.flush()

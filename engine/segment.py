@@ -36,6 +36,9 @@ class SegmentRun:
     reasoning_tokens: int = 0
     reused_tokens: int | None = None
     """As the sampler reports it; None = it does not."""
+    input_tokens: int | None = None
+    """The whole context by the model's own account; None = it has none."""
+    drifted_turns: int = 0
     _passed_over: set[int] = attrs.field(factory=set)
     """Calls that began beside the one call: samplers may alternate pieces, or never say that a call ends."""
 
@@ -94,6 +97,8 @@ class SegmentRun:
 
     def _prefilled(self, part: base.Prefilled) -> bool:
         self.reused_tokens = part.reused
+        self.input_tokens = part.reused + part.computed if part.exact else None
+        self.drifted_turns += part.drifted_turns
         return False
 
     def _end(self, part: base.End) -> bool:

@@ -76,6 +76,7 @@ def _engine(arguments: Namespace, limits: Limits) -> Engine:
         models=ModelTable.from_toml(arguments.models) if arguments.models else None,
         make_sampler=partial(make_sampler, limits=limits),
         hosted_tools=[tool for path in arguments.hosted for tool in load_hosted(path)],
+        kv_policy=arguments.kv_policy,
         http_variant=arguments.http_variant,
         websocket=arguments.websocket,
     )

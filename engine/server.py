@@ -71,12 +71,7 @@ class Server:
         self.site = HttpSite(
             engine=engine,
             responses=HttpResponses(engine, self.live, self.prefixes),
-            stored=StoredResponses(
-                engine.store,
-                self.live,
-                engine.limits,
-                Elsewhere(self._owners),
-            ),
+            stored=StoredResponses(engine.store, self.live, engine.limits, Elsewhere(self._owners)),
             metrics=Metrics(lambda: readings(self.statistics(), self.prefixes.statistics(), engine)),
             check=self._check_request,
             recorders=trace if isinstance(trace, HttpRecorders) else None,
@@ -100,6 +95,7 @@ class Server:
             len(self._http),
             self._http_counts.connections,
             self._http_counts.requests,
+            self.engine.residency.statistics(),
         )
 
     # --- the whole life --------------------------------------------------------------------------------------------

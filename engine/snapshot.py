@@ -22,6 +22,8 @@ from protocol.events import Response
 from protocol.items import Item
 
 Tools = tuple[Mapping[str, Any], ...]
+Randomness = tuple[float | None, float | None]
+"""`temperature` and `top_p`; None: as the sampler likes."""
 
 
 @attrs.define(eq=False)
@@ -35,6 +37,7 @@ class Warm:
     feed: "array[int]"
     items: tuple[Item, ...]
     text_format: Mapping[str, Any] | None = None
+    randomness: Randomness = (None, None)
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -60,10 +63,11 @@ class Snapshot:
         model: str,
         tool_choice: str | Mapping[str, Any],
         text_format: Mapping[str, Any] | None = None,
+        randomness: Randomness = (None, None),
     ) -> Warm | None:
         """The model's state, if it is still here and fits; it is no longer here then."""
-        warm, wanted = self.warm, (model, tool_choice, text_format)
-        if warm is None or (warm.model, warm.tool_choice, warm.text_format) != wanted:
+        warm, wanted = self.warm, (model, tool_choice, text_format, randomness)
+        if warm is None or (warm.model, warm.tool_choice, warm.text_format, warm.randomness) != wanted:
             return None
         self.warm = None
         return warm

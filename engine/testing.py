@@ -12,7 +12,8 @@
 Waiting costs nothing here: hours of a suspended rollout pass in milliseconds.
 One seed gives one interleaving of the tasks, the same ids and times, and so the same trace, byte for byte.
 
-`check_sampler` holds a sampler, ours or yours, to the six rules of `engine.samplers.base`.
+`check_sampler` holds a sampler, ours or yours, to the six rules of `engine.samplers.base`; `await check_backend(…)` a
+backend to the five of `engine.backends.base`.
 `ActAtStep` ends something at the n-th step of any task: run it for n = 1, 2, … until nothing is left to be hit.
 Faults of the network are in `engine.faults`.
 """
@@ -28,6 +29,7 @@ import orjson
 import trio
 import trio.testing
 
+from engine.backends.conformance import BackendReport, check_backend
 from engine.client import Client, Form, connect
 from engine.config import DEFAULT_LIMITS, Limits
 from engine.conformance import check_sampler
@@ -42,6 +44,7 @@ from engine.transport import ClientTransport, connect_transport
 
 __all__ = [
     "ActAtStep",
+    "BackendReport",
     "CancelAtStep",
     "FaultPlan",
     "FaultyStream",
@@ -49,6 +52,7 @@ __all__ = [
     "RawClient",
     "Served",
     "Way",
+    "check_backend",
     "check_sampler",
     "serving",
     "simulate",

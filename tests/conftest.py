@@ -15,10 +15,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests with released clients unless `-m` says which tests are meant."""
+    """Leave out the tests with released clients or a real model unless `-m` says which tests are meant."""
     if config.option.markexpr:
         return
-    left_out = [item for item in items if item.get_closest_marker("clients")]
+    left_out = [
+        item for item in items if item.get_closest_marker("clients") or item.get_closest_marker("models")
+    ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]

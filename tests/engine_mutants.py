@@ -187,7 +187,7 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     EngineMutant(
         "a create that is refused is not answered",
         "engine.connection",
-        "            failed = True\n            self._refuse(error, lane.stream_id)\n",
+        "            failed = True\n            self._turn_down(lane, queued, error)\n",
         "            failed = True\n",
         "R7",
     ),

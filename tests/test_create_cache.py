@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from engine.config import DEFAULT_LIMITS
+from engine.storage import MemoryStore, StoredResponse
 from tests.create_form import STALL_SECONDS, Caller, connect, not_found, run, text_in
 from tests.scenarios import TERMINAL
 
@@ -319,6 +320,36 @@ def test_a_fork_that_waits_behind_an_advancing_source_misses():
         assert await caller.until("error") == not_found(first["id"]) | {"stream_id": "fork"}
 
     run(program)
+
+
+class SlowStore(MemoryStore):
+    """Looks for nothing until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go = trio.Event(), trio.Event()
+
+    async def get(self, owner: str, response_id: str) -> StoredResponse | None:
+        self.asked.set()
+        await self.go.wait()
+        return await super().get(owner, response_id)
+
+
+def test_a_parent_that_ends_while_it_is_looked_for_is_found():
+    """Whoever has read the end of a response is not told afterwards that it is not there."""
+
+    async def program(caller: Caller) -> None:
+        store = SlowStore()
+        caller.served.server.engine.store = store
+        caller.create("wait", stream_id="a")
+        parent = (await caller.until("response.created"))["response"]
+        caller.create("late", previous_response_id=parent["id"], stream_id="fork")
+        await store.asked.wait()
+        await caller.until("response.completed")
+        store.go.set()
+        assert "You said late." == text_in((await caller.until(*TERMINAL))["response"])
+
+    assert ["wait", "Wait.Done.", "late"] == run(program).heard()
 
 
 def test_over_its_memory_a_connection_forgets_the_lane_used_longest_ago():

@@ -66,7 +66,9 @@ FRAMES: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "unknown model": (
         {**CREATE, "model": "gone"},
-        error_frame("model_not_found", "The model 'gone' does not exist.", "model", status=404),
+        error_frame(
+            "model_not_found", "The model 'gone' does not exist. Known here: m.", "model", status=404
+        ),
     ),
     "unknown parent": (
         {**CREATE, "previous_response_id": "resp_x"},

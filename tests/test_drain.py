@@ -2,6 +2,7 @@
 
 from contextlib import asynccontextmanager
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -193,6 +194,24 @@ async def test_creates_that_wait_never_start(autojump_clock):
         frames, _, _ = await rest(client)
     assert ("response.completed", 1) == (frames[-1]["type"], len(reports))
     assert [] == [frame for frame in frames if frame["type"] == "response.created"]
+
+
+async def test_creates_that_wait_for_a_place_to_sample_never_start(autojump_clock):
+    """The first create of a lane waits for a slot and the second for the first: both are refused, in their order."""
+    limits = attrs.evolve(LIMITS, sampler_slots=1)
+    async with draining(sampling(10), limits=limits) as (served, client, reports):
+        client.send(create(stream_id="busy"))
+        await until(client, "response.output_text.delta")
+        client.send(create())
+        client.send(create())
+        await trio.testing.wait_all_tasks_blocked()
+        served.server.drain()
+        frames, code, _ = await rest(client)
+    assert [OVERLOADED.message] * 2 == [
+        frame["error"]["message"] for frame in frames if frame["type"] == "error"
+    ]
+    assert [] == [frame for frame in frames if frame["type"] == "response.created"]
+    assert (1001, ["completed"]) == (code, [report.ending for report in reports])
 
 
 @pytest.mark.parametrize(

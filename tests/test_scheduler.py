@@ -1,5 +1,6 @@
 """The slots: bounded, resumed before new, in order inside each, and a cancelled wait is as if it had never been."""
 
+import math
 from collections import deque
 
 import attrs
@@ -9,7 +10,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.scheduler import SlotPool, SlotStatistics
+from engine.scheduler import SlotPool, SlotStatistics, wait_bound
+from engine.simulation import simulate
 
 
 class Holder:
@@ -283,3 +285,207 @@ def test_any_program_of_asking_leaving_and_cancelling_goes_as_the_model_says(pro
         assert (slots, 0) == (pool.statistics().free, pool.statistics().held)
 
     trio.run(play)
+
+
+# --- owners ----------------------------------------------------------------------------------------------------------
+
+
+async def holds_in_turn(
+    pool: SlotPool, waiting: list[tuple[bool, str]], seconds: dict[str, float]
+) -> list[str]:
+    """Whose segments were granted, in order, when all of `waiting` ask while the only slot is held."""
+    granted: list[str] = []
+
+    async def segment(owner: str, *, resumed: bool) -> None:
+        async with pool.slot(resumed=resumed, owner=owner):
+            granted.append(owner)
+            await trio.sleep(seconds.get(owner, 1.0))
+
+    async with trio.open_nursery() as nursery, pool.slot(resumed=False, owner="first"):
+        for resumed, owner in waiting:
+            nursery.start_soon(lambda o=owner, r=resumed: segment(o, resumed=r))
+            await settle()
+    return granted
+
+
+async def test_owners_take_turns(autojump_clock):
+    """An owner with many waiting delays another one's by a turn, not by all of them."""
+    waiting = [(False, "many")] * 5 + [(False, "few"), (False, "few"), (False, "one")]
+    expected = ["many", "few", "one", "many", "few", "many", "many", "many"]
+    assert expected == await holds_in_turn(SlotPool(1), waiting, {})
+
+
+async def test_resumed_ones_go_before_new_ones_of_other_owners(autojump_clock):
+    """The turns of owners are inside of a class: no new rollout passes a resumed one because of its owner."""
+    waiting = [(False, "a"), (True, "b"), (True, "b"), (False, "c"), (True, "c")]
+    assert ["b", "c", "b", "a", "c"] == await holds_in_turn(SlotPool(1), waiting, {})
+
+
+async def test_long_segments_miss_turns(autojump_clock):
+    """An owner whose segments take four times as long gets a fourth of the turns, so that both get the same time."""
+    waiting = [(True, owner) for _ in range(40) for owner in ("long", "short")]
+    granted = await holds_in_turn(SlotPool(1), waiting, {"long": 4.0, "short": 1.0})
+    while_both_wait = granted[: 1 + max(n for n, owner in enumerate(granted) if owner == "short")]
+    time = {"long": 4.0 * while_both_wait.count("long"), "short": 1.0 * while_both_wait.count("short")}
+    assert 40 == time["short"]
+    assert 36 <= time["long"] <= 44
+
+
+async def test_who_held_slots_that_nobody_wanted_owes_nothing(autojump_clock):
+    """Long segments in an idle pool cost their owner no turn later."""
+    pool = SlotPool(1)
+    for _ in range(20):
+        async with pool.slot(resumed=True, owner="long"):
+            await trio.sleep(100)
+    waiting = [(True, owner) for _ in range(3) for owner in ("long", "short")]
+    granted = await holds_in_turn(pool, waiting, {"long": 1.0, "short": 1.0})
+    assert ["long", "short"] * 3 == granted
+
+
+async def test_debts_are_forgotten_when_nobody_waits(autojump_clock):
+    """What an owner took from others is made good as long as they wait, and not when they come back another day."""
+    pool = SlotPool(1)
+    await holds_in_turn(pool, [(True, owner) for owner in ("short", "long", "short")], {"long": 100.0})
+    waiting = [(True, owner) for _ in range(3) for owner in ("long", "short")]
+    assert ["long", "short"] * 3 == await holds_in_turn(pool, waiting, {})
+
+
+ASKS = st.lists(
+    st.tuples(
+        st.booleans(), st.sampled_from("abcd"), st.sampled_from([0.0, 0.5, 1.0, 20.0]), st.floats(0, 5)
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(asks=ASKS, slots=st.integers(1, 3), most_in_a_row=st.integers(1, 4))
+def test_every_wait_is_within_its_bound(asks, slots, most_in_a_row):
+    """Whoever asks when, for whom and for how long: no more grants pass a waiting one than `wait_bound` says, nor time."""
+    owners = len({owner for _, owner, _, _ in asks})
+    longest = max(seconds for _, _, seconds, _ in asks)
+
+    async def play() -> list[tuple[float, float, float]]:
+        pool, granted, over = SlotPool(slots), [0], []
+        pool.max_resumed_in_a_row = most_in_a_row
+        waiting: dict[tuple[bool, str], int] = {}
+
+        async def segment(resumed: bool, owner: str, seconds: float, later: float) -> None:
+            await trio.sleep(later)
+            ahead = waiting.get((resumed, owner), 0)
+            waiting[resumed, owner] = ahead + 1
+            before, began = granted[0], trio.current_time()
+            slot = pool.slot(resumed=resumed, owner=owner)
+            await slot.__aenter__()
+            granted[0] += 1
+            waiting[resumed, owner] -= 1
+            bound = wait_bound(
+                resumed=resumed, ahead=ahead, owners=owners, max_resumed_in_a_row=most_in_a_row
+            )
+            # of those granted in one moment some run before it: at most the other slots
+            if granted[0] - before > bound + slots - 1:
+                over.append((granted[0] - before, bound, slots))
+            if trio.current_time() - began > math.ceil(bound / slots) * longest + 1e-6:
+                over.append((trio.current_time() - began, bound, longest))
+            await trio.sleep(seconds)
+            await slot.__aexit__(None, None, None)
+
+        async with trio.open_nursery() as nursery:
+            for ask in asks:
+                nursery.start_soon(segment, *ask)
+        assert (slots, 0, 0, 0) == attrs.astuple(pool.statistics())[:4]
+        return over
+
+    assert [] == simulate(play, seed=0)
+
+
+async def test_the_bound_is_met_and_not_only_kept():
+    """A new one behind a stream of resumed ones gets its slot at the grant that the bound names."""
+    pool, granted = SlotPool(1), []
+    async with trio.open_nursery() as nursery:
+        holders = [await started(nursery, Holder(pool, resumed=False, name=-1), granted)]
+        holders += [await started(nursery, Holder(pool, resumed=False, name=1000), granted)]
+        for name in range(60):
+            holders += [await started(nursery, Holder(pool, resumed=True, name=name), granted)]
+        for holder in holders:
+            holder.leave()
+    bound = wait_bound(resumed=False, ahead=0, owners=1, max_resumed_in_a_row=pool.max_resumed_in_a_row)
+    assert bound == granted.index(1000) - granted.index(-1)
+
+
+def test_a_cancellation_at_any_step_loses_no_slot_with_owners_and_loans():
+    """Wherever a busy crowd of several owners is cancelled, some of them lending their slot, all slots are free afterwards."""
+
+    async def work(pool: SlotPool, number: int) -> None:
+        async with pool.slot(resumed=number % 2 == 0, owner="abc"[number % 3]):
+            await trio.lowlevel.checkpoint()
+            async with pool.lent():
+                await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint()
+
+    async def crowd(pool: SlotPool, scope: trio.CancelScope) -> None:
+        with scope:
+            async with trio.open_nursery() as nursery:
+                for number in range(6):
+                    nursery.start_soon(work, pool, number)
+
+    step, seen = 0, set()
+    while True:
+        step += 1
+        pool, instrument = SlotPool(2), CancelAtStep(step)
+        trio.run(crowd, pool, instrument.scope, instruments=[instrument])
+        statistics = pool.statistics()
+        assert (2, 0, 0, 0) == attrs.astuple(statistics)[:4]
+        seen.add(statistics.granted)
+        if instrument.steps < step:
+            break
+    assert (True, True) == (min(seen) < 6, max(seen) == 6)
+
+
+# --- loans -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lent_slot_is_used_and_comes_back_before_all_others(autojump_clock):
+    """Who lends its slot lets a waiting one in, and has a slot again before those that ask meanwhile."""
+    pool, told = SlotPool(1), []
+
+    async def lender() -> None:
+        async with pool.slot(resumed=False):
+            async with pool.lent():
+                await trio.sleep(1)
+            told.append("lender")
+
+    async def segment(name: str) -> None:
+        async with pool.slot(resumed=True):
+            told.append(name)
+            await trio.sleep(5)
+
+    async with trio.open_nursery() as nursery:
+        for job in (lender, *(lambda n=name: segment(n) for name in "ab")):
+            nursery.start_soon(job)
+            await settle()
+    assert ["a", "lender", "b"] == told
+    assert (1, 0) == (pool.statistics().free, pool.statistics().held)
+
+
+async def fail_while_lent(pool: SlotPool) -> None:
+    async with pool.lent():
+        assert (1, 0) == (pool.statistics().free, pool.statistics().held)
+        raise ZeroDivisionError
+
+
+async def test_a_lent_slot_is_held_again_whatever_ends_the_loan():
+    """An error in a loan's block leaves the slot held, so that its holder gives it back once."""
+    pool = SlotPool(1)
+    async with pool.slot(resumed=True):
+        with pytest.raises(ZeroDivisionError):
+            await fail_while_lent(pool)
+        assert (0, 1) == (pool.statistics().free, pool.statistics().held)
+    assert (1, 0) == (pool.statistics().free, pool.statistics().held)
+
+
+async def test_the_longest_wait_is_told(autojump_clock):
+    """Statistics name the longest wait of those that got a slot."""
+    pool = SlotPool(1)
+    await holds_in_turn(pool, [(True, "a"), (True, "b")], {"a": 7.0})
+    assert 7.0 == pool.statistics().longest_wait_seconds

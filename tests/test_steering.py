@@ -302,6 +302,24 @@ def test_a_response_that_is_being_ended_takes_no_words():
     run(program)
 
 
+def test_a_successor_that_waits_for_its_place_when_the_server_goes_away_gives_the_words_back():
+    """They come back by `response.steer.failed` alone: no create of the client's is there for an `error` frame."""
+
+    async def program(caller: Caller) -> None:
+        _, (accepted,) = await steered(caller)
+        caller.create("wait", stream_id="other")
+        assert "response.incomplete" == (await caller.until(*TERMINAL))["type"]
+        await caller.until("response.output_text.delta")
+        caller.served.server.drain()
+        failed = await caller.until("response.steer.failed", "error")
+        assert {**accepted["steer"], "input": "please hurry"} == failed["steer"]
+        assert "successor_creation_failed" == failed["error"]["code"]
+        ended = await caller.until(*TERMINAL, "error")
+        assert ("response.completed", "other") == (ended["type"], ended["stream_id"])
+
+    run(program, limits=Limits(sampler_slots=1))
+
+
 class SlowStore(MemoryStore):
     """Counts nothing until it may."""
 

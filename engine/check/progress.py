@@ -40,9 +40,13 @@ class Progress:
         """The content of a file, piece by piece, as it comes. `OSError`."""
         while chunk := file.read1(CHUNK_BYTES):
             yield chunk
-            self._read_bytes += len(chunk)
-            if self._terminal is not None and self._now() - self._drawn_at >= _REDRAW_SECONDS:
-                self._draw(self._terminal)
+            self.advance_to(self._read_bytes + len(chunk))
+
+    def advance_to(self, read_bytes: int) -> None:
+        """So much is done in all."""
+        self._read_bytes = read_bytes
+        if self._terminal is not None and self._now() - self._drawn_at >= _REDRAW_SECONDS:
+            self._draw(self._terminal)
 
     def clear(self) -> None:
         """Make room for a line of output."""

@@ -94,6 +94,10 @@ class Prefilled:
     reused: int = 0
     computed: int = 0
     tokens: int = 0
+    exact: bool = False
+    """The two add up to the context by the model's own account, which is then what usage says of this segment."""
+    drifted_turns: int = 0
+    """Turns of the model in what was added that are now spelled otherwise than it had sampled them."""
 
 
 @attrs.frozen
@@ -116,12 +120,17 @@ class Prompt:
     response_id: str
     model: str
     tools: tuple[Mapping[str, Any], ...] = ()
-    """As sent by the client, hosted tools of the engine included in their public shape."""
+    """As sent by the client; a hosted tool of the engine has its `tools`, as functions, besides."""
     tool_choice: str | Mapping[str, Any] = "auto"
     text_format: Mapping[str, Any] | None = None
     """The form that the answer must have, `json_object` or `json_schema`; None: any text.
 
     Only a sampler with a true attribute `keeps_text_format` is asked for one; for others such creates are refused."""
+    instructions: str | None = None
+    """What the model is told before the first item, if anything."""
+    temperature: float | None = None
+    """None: as the sampler likes; so `top_p`."""
+    top_p: float | None = None
 
 
 @attrs.frozen
@@ -151,7 +160,11 @@ Steps: TypeAlias = AsyncGenerator[Step, None]
 
 
 class Sampling(Protocol):
-    """One rollout's warm state."""
+    """One rollout's warm state.
+
+    It may have a method `finished(items)` besides: it is told the items that the engine made of its parts, when they are
+    done, with their ids. Not a checkpoint.
+    """
 
     def sample(self, appended: Appended) -> Steps:
         """Sample one segment; an async generator. Each step is a checkpoint."""

@@ -86,6 +86,8 @@ class Pace:
     """Before the first token of each segment, whatever its length."""
     prefill_tokens_per_second: float = 20_000.0
     """Tokens the model must still read; those of its warm state cost nothing."""
+    moved_tokens_per_second: float = 0.0
+    """State that is written away or brought back; 0 = this model cannot."""
     jitter: float = 0.0
     """Standard deviation of the logarithm of each step's duration; 0 = none."""
     seed: int = 0
@@ -127,7 +129,18 @@ class Paced:
 
 
 class _Stream:
-    __slots__ = ("_jitter", "_pace", "_paced", "_source", "_ticker")
+    """One rollout, with the size of its simulated state (`engine.residency.base.Savable`)."""
+
+    __slots__ = (
+        "_has_read",
+        "_jitter",
+        "_pace",
+        "_paced",
+        "_saved_tokens",
+        "_source",
+        "_ticker",
+        "resident_tokens",
+    )
 
     def __init__(self, paced: Paced, source: Sampling, jitter: random.Random | None) -> None:
         self._paced = paced
@@ -135,13 +148,17 @@ class _Stream:
         self._ticker = paced._ticker  # noqa: SLF001
         self._source = source
         self._jitter = jitter
+        self._has_read = False
+        self.resident_tokens = 0
+        self._saved_tokens = 0
 
     async def sample(self, appended: Appended) -> Steps:
         now = trio.current_time()
-        prefill_seconds = appended.prefilled.computed / self._pace.prefill_tokens_per_second
+        prefilled = self._prefilled(appended)
+        prefill_seconds = prefilled.computed / self._pace.prefill_tokens_per_second
         first_due = now + self._pace.first_token_seconds + prefill_seconds
         parts = [part async for step in self._source.sample(appended) for part in step]
-        yield (appended.prefilled,)
+        yield (prefilled,)
         for step, due in self._schedule(_in_tokens(parts), first_due):
             if due > trio.current_time():
                 await self._ticker.wait_until(due)
@@ -149,6 +166,31 @@ class _Stream:
                 await trio.lowlevel.checkpoint()
             self._note(step, due)
             yield step
+
+    def _prefilled(self, appended: Appended) -> Prefilled:
+        """Reads what is new, and again what was lost since the segment before."""
+        told = appended.prefilled
+        whole = told.reused + told.computed
+        lost = self._has_read and not self.resident_tokens
+        self._has_read, self.resident_tokens = True, whole
+        return Prefilled(0, whole) if lost else told
+
+    @property
+    def saves(self) -> bool:
+        return self._pace.moved_tokens_per_second > 0
+
+    async def drop(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.resident_tokens = 0
+
+    async def save(self) -> None:
+        await trio.sleep(self.resident_tokens / self._pace.moved_tokens_per_second)
+        self._saved_tokens, self.resident_tokens = self.resident_tokens, 0
+
+    async def restore(self) -> bool:
+        await trio.sleep(self._saved_tokens / self._pace.moved_tokens_per_second)
+        self.resident_tokens, self._saved_tokens = self._saved_tokens, 0
+        return self.resident_tokens > 0
 
     def _schedule(self, parts: Iterable[Part], due: float) -> Iterator[tuple[Step, float]]:
         """Cut a segment into steps of a tick each, with the time at which each is due."""
@@ -169,7 +211,9 @@ class _Stream:
 
     def _note(self, step: Step, due: float) -> None:
         statistics = self._paced.statistics
-        statistics.tokens += sum(part.tokens for part in step)
+        tokens = sum(part.tokens for part in step)
+        statistics.tokens += tokens
+        self.resident_tokens += tokens
         statistics.late_seconds_max = max(statistics.late_seconds_max, trio.current_time() - due)
 
     async def aclose(self) -> None:

@@ -5,12 +5,20 @@ paced:rate=1000,first=0.02,calls=5   the same, with its numbers
 policy:demos.agents.repair           a program in the place of the model, paced like one
 policy:demos.agents.repair?rate=500  the same, with numbers
 scripted:package.module:SCRIPT       exact steps from Python
+llama:smollm2                        a real model, run here by llama.cpp: weights that were fetched, or a .gguf file
+llama:http://127.0.0.1:8080          one in a llama.cpp server
+vllm:http://127.0.0.1:8000           one in a vLLM server
+chat:http://127.0.0.1:11434/v1       one behind a chat-completions endpoint; it keeps nothing warm that it promises
+
+What follows a `?` is `name=value&name=value`: `format`, `tokenizer` and what the format knows (`engine.formats.registry`);
+`temperature`, `top_p`, `seed`, `max_tokens`, `retries` (`engine.samplers.tokens`); the rest is the backend's own.
 """
 
 import importlib
 import math
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
 
 from engine.config import Limits
 from engine.samplers.base import Sampler
@@ -28,6 +36,24 @@ _NUMBERS: Final[Mapping[str, str]] = {
 }
 
 
+_BACKENDS: Final[Mapping[str, str]] = {
+    "llama": "engine.backends.llama_factory:make_llama",
+    "vllm": "engine.backends.vllm:make_vllm",
+}
+"""Makers of backends that take tokens: what follows the kind, and the limits → a `Backend`.
+
+One that knows the file of its model's vocabulary has it in `vocabulary`. Imported when one is asked for."""
+_SAMPLERS: Final[Mapping[str, str]] = {"chat": "engine.samplers.chat:make_chat"}
+"""Makers of samplers, asked alike."""
+_CHOICES: Final[Mapping[str, Callable[[str], Any]]] = {
+    "temperature": float,
+    "top_p": float,
+    "seed": int,
+    "max_tokens": int,
+    "retries": int,
+}
+
+
 def make_sampler(spec: str, limits: Limits) -> Sampler:
     """The sampler of a spec. `ValueError`: says what is wrong and which specs there are."""
     kind, _, rest = spec.partition(":")
@@ -41,9 +67,49 @@ def make_sampler(spec: str, limits: Limits) -> Sampler:
         return Paced(policy, _pace(_read_numbers(spec, query, set())), tick_seconds=limits.tick_seconds)
     if kind == "scripted" and rest:
         return Scripted(_load_script(spec, rest))
+    if kind in _SAMPLERS and rest:
+        sampler: Sampler = _named(_SAMPLERS[kind])(rest, limits)
+        return sampler
+    if kind in _BACKENDS and rest:
+        try:
+            return _token_sampler(kind, rest, limits)
+        except (ValueError, OSError) as error:
+            raise ValueError(f"sampler {spec!r}: {error}") from error
     raise ValueError(
-        f"no sampler {spec!r}; there are paced[:rate=N,first=S,calls=N], policy:MODULE[:NAME][?rate=N], scripted:MODULE:NAME"
+        f"no sampler {spec!r}; there are paced[:rate=N,first=S,calls=N], policy:MODULE[:NAME][?rate=N], "
+        f"scripted:MODULE:NAME, llama:NAME, llama:FILE.gguf, llama:URL, vllm:URL, chat:URL"
     )
+
+
+def _token_sampler(kind: str, rest: str, limits: Limits) -> Sampler:
+    """A backend, and the format that its model speaks."""
+    from engine.formats.registry import FORMAT_OPTIONS, make_format  # noqa: PLC0415  # vocabularies are large
+    from engine.samplers.tokens import TokenOptions, TokenSampler  # noqa: PLC0415
+
+    target, _, query = rest.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    name, tokenizer = options.pop("format", None), options.pop("tokenizer", None)
+    choices = {key: _read_choice(key, options.pop(key)) for key in _CHOICES if key in options}
+    for_format = {key: options.pop(key) for key in FORMAT_OPTIONS if key in options}
+    backend = _named(_BACKENDS[kind])(f"{target}?{urlencode(options)}" if options else target, limits)
+    format_ = make_format(name, tokenizer, for_format, getattr(backend, "vocabulary", None))
+    return TokenSampler(format_, backend, TokenOptions(**choices))
+
+
+def _read_choice(key: str, text: str) -> Any:
+    try:
+        value = _CHOICES[key](text)
+    except ValueError as error:
+        raise ValueError(f"{key}={text!r} is no number that it can be") from error
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{key}={text!r} is no number that it can be")
+    return value
+
+
+def _named(path: str) -> Any:
+    """What is at an import path of our own."""
+    module_name, _, name = path.partition(":")
+    return getattr(importlib.import_module(module_name), name)
 
 
 def _pace(numbers: dict[str, float]) -> Pace:

@@ -1,0 +1,377 @@
+"""Which model state should stay while tools run: every policy of `engine.residency` over the same rollouts, in virtual time.
+
+64 rollouts begin at once on 4 slots, each with up to 24 tool calls. They are whole rollouts of the engine, with the paced
+sampler and its simulated state; nothing of the network. Every policy gets a quarter of the memory that the same rollouts
+fill when there is no bound, which is a run of its own (`unbounded`) and the best that any policy could come to.
+A rollout's time runs from its create to its end, so it holds its wait for a slot, its tools and all that is computed.
+
+Three workloads, numbers only:
+
+    calls     pauses by tool, from the published medians and tail of TraceLab (arXiv 2606.30560, CC BY 4.0; credit:
+              TraceLab, SyFI Lab, University of Washington). It publishes medians for read, edit and bash and quantiles for
+              all calls together; that 35 % of the calls are reads and 15 % edits, and that both spread as all calls do
+              below their 90th percentile, is our assumption.
+    gaps      pauses from the quantiles of 41,462 client gaps of Claude Code, 1 s apart and with the user's own time in
+              them (callanjfox/kv-cache-tester, Apache-2.0). One tool: no policy can tell a long call by its name.
+    recorded  rollouts of that trace as they are, up to 24 calls of each; only where the file is (see `TRACES`).
+
+Sizes of contexts, outputs and answers: the quantiles of kv-cache-tester, for all three. Quantiles are joined by straight
+lines in the logarithm; what is above the last is not drawn. The model's pace is a fit to the same traffic: 1.09 s a
+segment, 67 sampled tokens and 5,952 read tokens a second. A simulated token stands for a block of 32 real ones.
+
+The bound of a wait for a slot is `engine.scheduler.wait_bound`, counted in grants, for the queue that it met.
+A rollout that waits for memory holds no slot; those waits are beside.
+
+Means over seeds, with the range; the seeds pair the policies, so the ratio to `keep` is taken seed by seed.
+Not measured: real memory, batching (a slot's speed does not depend on the others), saving to disk.
+"""
+
+import json
+import math
+import random
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+
+from engine.config import Limits
+from engine.engine import RolloutReport
+from engine.residency.budget import ResidencyStatistics
+from engine.residency.policies import POLICIES
+from engine.rollout import Rollout
+from engine.samplers.base import CallEnd, CallInput, CallStart, End, Prompt
+from engine.samplers.paced import Pace, Paced
+from engine.samplers.scripted import Script, Scripted
+from engine.scheduler import SlotPool, wait_bound
+from engine.testing import simulate, simulated_engine
+from protocol.dialects import APPEND
+from protocol.events import ResponseCreate, ServerEvent
+from protocol.items import FunctionCallOutput
+from protocol.session import Record
+from tests.bench.harness import Verdicts, is_quick
+
+ROLLOUTS, SLOTS, MAX_CALLS = 64, 4, 24
+BLOCK = 32
+PACE = Pace(
+    first_token_seconds=1.085,
+    tokens_per_second=67.2 / BLOCK,
+    prefill_tokens_per_second=1 / (168e-6 * BLOCK),
+)
+TRACES = Path(__file__).parents[3] / "shared" / "traces" / "claude_code_kvct.jsonl"
+
+Quantiles = Sequence[tuple[float, float]]
+"""(probability, value), in order."""
+
+CONTEXT_TOKENS: Quantiles = ((0.0, 20_000), (0.1, 42_993), (0.5, 104_197), (0.9, 234_099))
+NEW_TOKENS: Quantiles = ((0.0, 10), (0.1, 27), (0.5, 373), (0.9, 3_233), (0.99, 17_018))
+SAMPLED_TOKENS: Quantiles = ((0.0, 60), (0.1, 107), (0.5, 219), (0.9, 916), (0.99, 3_751))
+CALLS: Quantiles = ((0.0, 1), (0.1, 1), (0.5, 3), (0.9, 33))
+GAP_SECONDS: Quantiles = ((0.0, 1), (0.1, 4), (0.5, 9), (0.9, 74), (0.99, 924))
+CALL_SECONDS: Quantiles = ((0.0, 0.01), (0.5, 0.3), (0.9, 13.6), (0.99, 216))
+TOOLS: Mapping[str, tuple[float, Quantiles]] = {
+    "read": (0.35, ((0.0, 0.01), (0.5, 0.036), (0.9, 0.3))),
+    "edit": (0.15, ((0.0, 0.02), (0.5, 0.095), (0.9, 0.8))),
+    "bash": (0.50, ((0.0, 0.02), (0.5, 0.409), (0.8, 13.6), (0.98, 216))),
+}
+"""Its share and its durations. The shares of the tail are those of all calls, which are twice as likely among half of them."""
+
+
+# --- what is run ---------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class PlannedCall:
+    """One segment that ends in a call, and what comes of it."""
+
+    tool: str
+    sampled_tokens: int
+    pause_seconds: float
+    output_tokens: int
+
+
+@attrs.frozen
+class Plan:
+    """One rollout; tokens are blocks."""
+
+    context_tokens: int
+    calls: tuple[PlannedCall, ...]
+    last_tokens: int
+
+
+def drawn(source: random.Random, quantiles: Quantiles) -> float:
+    """A value of a distribution that is known by its quantiles."""
+    at = source.uniform(0.0, quantiles[-1][0])
+    for (low, first), (high, second) in pairwise(quantiles):
+        if at <= high:
+            return first * (second / first) ** ((at - low) / (high - low))
+    return quantiles[-1][1]
+
+
+def blocks(tokens: float) -> int:
+    """In simulated tokens, at least one."""
+    return max(1, round(tokens / BLOCK))
+
+
+def drawn_plans(seed: int, pause: Callable[[random.Random], tuple[str, float]]) -> list[Plan]:
+    """The rollouts of a seed; `pause` draws a tool and its time."""
+    source = random.Random(seed)
+
+    def call() -> PlannedCall:
+        tool, seconds = pause(source)
+        sampled, new = drawn(source, SAMPLED_TOKENS), drawn(source, NEW_TOKENS)
+        return PlannedCall(tool, blocks(sampled), seconds, blocks(new))
+
+    return [
+        Plan(
+            blocks(drawn(source, CONTEXT_TOKENS)),
+            tuple(call() for _ in range(min(MAX_CALLS, round(drawn(source, CALLS))))),
+            blocks(drawn(source, SAMPLED_TOKENS)),
+        )
+        for _ in range(ROLLOUTS)
+    ]
+
+
+def call_pause(source: random.Random) -> tuple[str, float]:
+    """By tool."""
+    (tool,) = source.choices(list(TOOLS), [share for share, _ in TOOLS.values()])
+    return tool, drawn(source, TOOLS[tool][1])
+
+
+def gap_pause(source: random.Random) -> tuple[str, float]:
+    """Of the one tool."""
+    return "tool", drawn(source, GAP_SECONDS)
+
+
+def recorded_plans(seed: int) -> list[Plan]:
+    """Rollouts of the trace, drawn by the seed."""
+    lines = TRACES.read_text().splitlines()
+    return [_recorded(json.loads(line)) for line in random.Random(seed).sample(lines, ROLLOUTS)]
+
+
+def _recorded(line: Mapping[str, Any]) -> Plan:
+    steps = line["steps"][: MAX_CALLS + 1]
+    calls = tuple(
+        PlannedCall("tool", blocks(step[1]), step[2] or 0.0, blocks(after[5] or after[0]))
+        for step, after in pairwise(steps)
+    )
+    return Plan(blocks(steps[0][4]), calls, blocks(steps[-1][1]))
+
+
+WORKLOADS: Mapping[str, Callable[[int], list[Plan]]] = {
+    "calls": lambda seed: drawn_plans(seed, call_pause),
+    "gaps": lambda seed: drawn_plans(seed, gap_pause),
+    **({"recorded": recorded_plans} if TRACES.exists() else {}),
+}
+
+
+# --- how it is run -------------------------------------------------------------------------------------------------
+
+
+class ToolRunner:
+    """A client without a network: takes a rollout's events, waits as long as its tools take, and answers."""
+
+    def __init__(self, record: Record, plan: Plan, nursery: trio.Nursery) -> None:
+        self.rollout: Rollout
+        self._record = record
+        self._calls = iter(plan.calls)
+        self._nursery = nursery
+
+    def emit(self, event: ServerEvent) -> None:
+        self._record.send(event)
+
+    def flush(self) -> None:
+        pass
+
+    async def wait_writable(self) -> None:
+        pass
+
+    def hook(self, name: str, members: Mapping[str, Any]) -> None:
+        if name == "suspend":
+            self._nursery.start_soon(self._answer, members["pending"], next(self._calls))
+
+    async def _answer(self, pending: Sequence[str], call: PlannedCall) -> None:
+        await trio.sleep(call.pause_seconds)
+        self.rollout.inbox.offer([FunctionCallOutput(pending[0], text_of_tokens(call.output_tokens))])
+
+
+def text_of_tokens(tokens: int) -> str:
+    """About so many tokens."""
+    return " word" * tokens
+
+
+def script_of(plan: Plan) -> Script:
+    """What the model says."""
+    segments: list[Any] = [
+        [(CallStart(0, call.tool), CallInput(0, "{}"), CallEnd(0, call.sampled_tokens)), (End(),)]
+        for call in plan.calls
+    ]
+    return [*segments, [(End("stop", plan.last_tokens),)]]
+
+
+class WatchedSlots(SlotPool):
+    """Notes of each wait how many grants there were, and how many there may have been."""
+
+    def __init__(self, slots: int) -> None:
+        super().__init__(slots)
+        self.waits: list[tuple[int, int]] = []
+        self.longest_hold_seconds = 0.0
+
+    async def acquire(self, *, resumed: bool, owner: str = "") -> None:
+        before = self.statistics()
+        bound = wait_bound(
+            resumed=resumed,
+            ahead=before.waiting_resumed if resumed else before.waiting_new,
+            owners=1,
+            max_resumed_in_a_row=self.max_resumed_in_a_row,
+        )
+        await super().acquire(resumed=resumed, owner=owner)
+        # counted when it runs again; those granted in the same moment after it are few, and count against it
+        self.waits.append((self.statistics().granted - before.granted, bound + SLOTS))
+
+    def release(self, owner: str = "", held_seconds: float | None = None) -> None:
+        self.longest_hold_seconds = max(self.longest_hold_seconds, held_seconds or 0.0)
+        super().release(owner, held_seconds)
+
+
+@attrs.frozen
+class Outcome:
+    """One run."""
+
+    finished: int
+    seconds: tuple[float, ...]
+    """Of each rollout."""
+    cached: float
+    """Share of the prompts' tokens that was in memory."""
+    states: ResidencyStatistics
+    longest_wait_seconds: float
+    wait_bound_seconds: float
+    waits_over_bound: int
+    closest_to_bound: float
+    """The largest part of its own bound that a wait took, in grants."""
+
+
+def run(plans: Sequence[Plan], policy: str, kv_tokens: int, *, seed: int) -> Outcome:
+    """All rollouts under a policy."""
+    return simulate(_run, plans, policy, kv_tokens, seed=seed)
+
+
+async def _run(plans: Sequence[Plan], policy: str, kv_tokens: int) -> Outcome:
+    reports: list[RolloutReport] = []
+    by_id = {f"resp_{number}": plan for number, plan in enumerate(plans)}
+
+    def script(prompt: Prompt) -> Script:
+        return script_of(by_id[prompt.response_id])
+
+    paced = Paced(Scripted(script), PACE, tick_seconds=0.25)
+    engine = simulated_engine(
+        paced,
+        seed=0,
+        limits=Limits(sampler_slots=SLOTS, kv_tokens=kv_tokens, suspend_timeout_seconds=0),
+        kv_policy=policy,
+        on_report=reports.append,
+    )
+    engine.slots = slots = WatchedSlots(SLOTS)
+    tools = tuple({"type": "function", "name": name, "parameters": {}} for name in (*TOOLS, "tool"))
+    async with trio.open_nursery() as background:
+        background.start_soon(paced.run)
+        async with trio.open_nursery() as nursery:
+            for response_id, plan in by_id.items():
+                record = Record(response_id, APPEND)
+                client = ToolRunner(record, plan, nursery)
+                create = ResponseCreate(model="m", input=text_of_tokens(plan.context_tokens), tools=tools)
+                client.rollout = Rollout(engine, create, record, client)
+                nursery.start_soon(client.rollout.run)
+        background.cancel_scope.cancel()
+    usages = [report.usage for report in reports]
+    cached = sum(usage.cached_input_tokens for usage in usages)
+    over = sum(grants > bound for grants, bound in slots.waits)
+    most_grants = max(bound for _, bound in slots.waits)
+    return Outcome(
+        sum(report.status == "completed" for report in reports),
+        tuple(report.ledger.wall_ns / 1e9 for report in reports),
+        cached / (cached + sum(usage.uncached_input_tokens for usage in usages)),
+        engine.residency.statistics(),
+        slots.statistics().longest_wait_seconds,
+        math.ceil(most_grants / SLOTS) * slots.longest_hold_seconds,
+        over,
+        max(grants / bound for grants, bound in slots.waits),
+    )
+
+
+@attrs.frozen
+class Comparison:
+    """All policies over the rollouts of one seed."""
+
+    unbounded: Outcome
+    policies: Mapping[str, Outcome]
+
+    def mean_seconds(self, policy: str) -> float:
+        """Of a rollout."""
+        return statistics.fmean(self.policies[policy].seconds)
+
+
+def compare(workload: str, seed: int, *, rollouts: int = ROLLOUTS) -> Comparison:
+    """Each policy with a quarter of the memory that is needed."""
+    plans = WORKLOADS[workload](seed)[:rollouts]
+    unbounded = run(plans, "keep", 10**9, seed=seed)
+    quarter = unbounded.states.peak_tokens // 4
+    return Comparison(unbounded, {name: run(plans, name, quarter, seed=seed) for name in POLICIES})
+
+
+# --- the report ----------------------------------------------------------------------------------------------------
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Mean and range."""
+    return f"{statistics.fmean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def table(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """A line for each policy."""
+    unbounded = [each.unbounded for each in comparisons]
+    yield f"      {'':10}  {'mean rollout, s':30} {'ratio to keep':22} cached  dropped  longest waits: slot, memory"
+    rows = {"unbounded": unbounded, **{name: [c.policies[name] for c in comparisons] for name in POLICIES}}
+    keep = [statistics.fmean(outcome.seconds) for outcome in rows["keep"]]
+    for name, outcomes in rows.items():
+        means = [statistics.fmean(outcome.seconds) for outcome in outcomes]
+        ratios = [mean / base for mean, base in zip(means, keep, strict=True)]
+        cached = statistics.fmean(outcome.cached for outcome in outcomes)
+        dropped = statistics.fmean(outcome.states.dropped for outcome in outcomes)
+        wait = max(outcome.longest_wait_seconds for outcome in outcomes)
+        share = max(outcome.closest_to_bound for outcome in outcomes)
+        room = max(outcome.states.longest_wait_seconds for outcome in outcomes)
+        yield (
+            f"      {name:10}  {spread(means, 1):30} {spread(ratios):22} {cached:6.1%} {dropped:8.0f}"
+            f"  {wait:.0f} s ({share:.0%} of its bound), {room:.0f} s"
+        )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run, print, and return the exit code."""
+    quick = is_quick(__doc__, arguments)
+    seeds, rollouts = (range(1), 8) if quick else (range(5), ROLLOUTS)
+    verdicts = Verdicts(quick=quick)
+    for workload in WORKLOADS:
+        comparisons = [compare(workload, seed, rollouts=rollouts) for seed in seeds]
+        need = statistics.fmean(each.unbounded.states.peak_tokens for each in comparisons)
+        print(
+            f"{workload}: {len(seeds)} seeds; memory {need * BLOCK / 4:,.0f} tokens of {need * BLOCK:,.0f} needed"
+        )
+        print(*table(comparisons), sep="\n")
+        for name in ("min-waste", "ttl"):
+            for base in ("keep", "drop"):
+                ratios = [each.mean_seconds(name) / each.mean_seconds(base) for each in comparisons]
+                verdicts.at_most(f"{workload}: {name} against {base}", statistics.fmean(ratios), 1.0)
+        outcomes = [outcome for each in comparisons for outcome in each.policies.values()]
+        verdicts.at_most("rollouts not finished", sum(rollouts - each.finished for each in outcomes), 0)
+        verdicts.at_most("waits over their bound", sum(each.waits_over_bound for each in outcomes), 0)
+    return verdicts.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

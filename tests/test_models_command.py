@@ -1,0 +1,83 @@
+"""`suspended models` prints a table of models, and says what is wrong with one."""
+
+import io
+
+import pytest
+
+from engine.cli import main
+from engine.models_command import models
+
+TABLE = """
+[[model]]
+name = "small"
+sampler = "llama:smollm2"
+context_tokens = 8192
+capabilities = ["tools"]
+prefill_tokens_per_second = 219.0
+tokens_per_second = 54.8
+input_price = 0
+output_price = 1.5
+
+[[model]]
+pattern = "gpt-*"
+format = "chatml"
+tokenizer = "qwen3"
+sampler = "vllm:http://h"
+default = true
+"""
+
+
+def test_each_entry_is_a_line(tmp_path):
+    """Names, how they are run, and the hints; a dash where nothing was said."""
+    path, out = tmp_path / "models.toml", io.StringIO()
+    path.write_text(TABLE)
+    assert 0 == models(path, out)
+    head, *lines = [line.split("  ") for line in out.getvalue().splitlines()]
+    cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    assert "name" == head[0]
+    assert [
+        ["small", "llama:smollm2", "-", "-", "8,192", "219 / 54.8", "0 / - / 1.5", "tools"],
+        [
+            "gpt-* (default)",
+            "vllm:http://h",
+            "chatml",
+            "qwen3",
+            "131,072",
+            "-",
+            "-",
+            "images reasoning tools",
+        ],
+    ] == cells
+
+
+def test_without_a_file_it_is_the_built_in_table(capsys):
+    """Any name, on the server's own sampler."""
+    assert 0 == main(["models"])
+    assert "*     the server's" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("[[model]]\nname = 7\n", "entry 1: name must be a text"), (None, "No such file")],
+)
+def test_a_table_that_cannot_be_read_is_wrong_usage(tmp_path, capsys, content, message):
+    """The exit code says so, and the message where and why."""
+    path = tmp_path / "models.toml"
+    if content is not None:
+        path.write_text(content)
+    code = main(["models", "--models", str(path)])
+    assert code == (2 if content is not None else 1)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("nosuch", "--model: llama: no weights are called 'nosuch'"),
+        ("http://127.0.0.1:1", "--model: which format does the model speak?"),
+    ],
+)
+def test_a_demo_of_a_model_that_cannot_be_run_says_what_to_do(capsys, model, message):
+    """Wrong usage, before anything is started."""
+    assert 2 == main(["demo", "--model", model])
+    assert message in capsys.readouterr().err
