@@ -116,7 +116,9 @@ class Rollout:
         begun: Callable[[], None] | None = None,
         keep: Callable[["Rollout"], Awaitable[bool]] | None = None,
     ) -> None:
-        """`owner`: whose turn it takes. `keep_warm`: the snapshot holds the open sampling, and its owner closes it; else it is closed at the end.
+        """`owner`: whose turn it takes when slots are short.
+
+        `keep_warm`: the snapshot holds the open sampling, and its owner closes it; else it is closed at the end.
 
         `begun`: called when the response exists for the client. `keep`: awaited when it has ended, before that is said.
         """
@@ -190,6 +192,8 @@ class Rollout:
         finally:
             if begun:
                 await self._finish()
+            else:
+                await self._close_sampling()  # a parent's, taken over by what was stopped before it began
             self.finished = True
             if self._ended is not None:
                 self._ended.set()
@@ -471,11 +475,8 @@ class Rollout:
         return self._keep_warm and row.parent and row.status == "completed"
 
     async def _post_inference(self, row: EndRow) -> None:
-        try:
-            if self._intake.sampling is not None and not self._stays_warm(row):
-                await self._intake.sampling.aclose()
-        except Exception:
-            log.exception("closing the sampler of %s failed", self.record.response_id)
+        if not self._stays_warm(row):
+            await self._close_sampling()
         await self._intake.classify_output(self._assembly.items)
         if row.parent:  # what was accepted belongs to whoever continues
             await self._intake.take(self.inbox.take())
@@ -487,6 +488,17 @@ class Rollout:
             except Exception:
                 log.exception("persisting %s failed", self.record.response_id)
             self._count("persist")
+
+    async def _close_sampling(self) -> None:
+        if self._intake.sampling is None:
+            return
+        with trio.CancelScope(
+            shield=True, deadline=trio.current_time() + self._engine.limits.cleanup_seconds
+        ):
+            try:
+                await self._intake.sampling.aclose()
+            except Exception:
+                log.exception("closing the sampler of %s failed", self.record.response_id)
 
     def _persisted(self, row: EndRow) -> PersistedRollout:
         return PersistedRollout(

@@ -216,7 +216,7 @@ def test_a_model_file_says_what_it_speaks(small):
         ),
         (("chatml", "qwen3", {"strict": "maybe"}), "strict='maybe' is neither yes nor no"),
         (("chatml", "qwen3", {"forced_calls": "-1"}), "forced_calls='-1' is not a whole number"),
-        (("harmony", None, {"strict": "yes"}), "the format harmony has no option 'strict'"),
+        (("harmony", None, {"loud": "yes"}), "no option .loud."),
     ],
 )
 def test_what_cannot_be_made_says_what_there_is(arguments, message):

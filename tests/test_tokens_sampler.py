@@ -1,6 +1,7 @@
 """A sampler over tokens: only what is new is rendered, the tokens are the truth, and failures are the response's alone."""
 
 from array import array
+from contextlib import aclosing
 from functools import partial
 
 import attrs
@@ -278,6 +279,35 @@ async def test_a_failed_segment_goes_on_from_its_tokens(kind, after_tokens):
     assert played.prompts[0] + tokens_of(ROLLOUT[0])[:kept] == played.prompts[1]
 
 
+class LateCounts(ScriptedBackend):
+    """Says at the end of a generation what it reused, or, if it `says` nothing, never."""
+
+    says = True
+
+    async def generate(self, handle, tokens, sampling):
+        async with aclosing(super().generate(handle, tokens, sampling)) as pieces:
+            counts = await anext(pieces)
+            async for piece in pieces:
+                says = self.says and piece.finish is not None
+                yield attrs.evolve(counts, tokens=piece.tokens, finish=piece.finish) if says else piece
+
+
+@pytest.mark.parametrize(("says", "faults"), [(True, ()), (True, (Fault("times out", 1, 3),)), (False, ())])
+async def test_counts_that_come_late_or_never_are_of_the_prompt(says, faults):
+    """What was sampled before a failure is no input; a backend that does not say is taken to have read everything."""
+    played = LateCounts(script(ROLLOUT[0]), faults=faults)
+    played.says = says
+    parts = await sampled(sampler_over(played, options=TokenOptions(retries=1)).open(PROMPT), USER)
+    (told,) = [part for part in parts if isinstance(part, Prefilled)]
+    assert (len(played.prompts[0]), True) == (told.reused + told.computed, told.exact)
+    assert (told.reused > 0) == bool(faults)
+    assert [
+        ("text", "I look."),
+        ("call", 0, None, "read", '{"path": "a.py"}'),
+        ("end", "tool_calls"),
+    ] == joined(parts)
+
+
 async def test_a_forced_call_is_retried_from_its_beginning():
     """A schema holds from the first token on, so the call is sampled again and must be the same."""
     written = '{"name": "read", "arguments": {"path": "a.py"}}<|im_end|>'
@@ -384,6 +414,17 @@ async def test_a_history_that_was_changed_is_rendered(history):
         + chatml().opening(None)
     )
     assert (expected, 0) == (played.prompts[1], sampler.statistics().restored_turns)
+
+
+async def test_a_turn_of_which_a_part_is_no_item_of_ours_is_not_remembered():
+    """A hosted call beside a client's one has its output in its item, so the turn could not be told from its items."""
+    sampler = sampler_over(backend(ROLLOUT[1]))
+    sampling = sampler.open(PROMPT)
+    await sampled(sampling, USER)
+    sampling.finished(called("c1"))
+    sampling.finished([McpCall("m1", "docs", "read", "{}", "text of it")])
+    sampling.finished([])
+    assert 0 == sampler.statistics().remembered_turns
 
 
 async def test_a_call_is_known_without_the_id_of_its_item():

