@@ -15,6 +15,7 @@ from engine.formats.base import Request
 from engine.formats.chatml import ChatML
 from engine.formats.json_pieces import StringDecoder
 from engine.formats.quick_tokenizer import QuickTokenizer
+from engine.formats.shown_tools import ShownTools
 from engine.samplers.base import CallInput, Text
 from protocol.items import (
     CustomToolCall,
@@ -339,6 +340,10 @@ READINGS = {
         '<tool_call>\n{"arguments": {"path": "x"}, "id": 7, "name": "read"}\n</tool_call>',
         [("call", 0, None, "read", '{"path": "x"}')],
     ),
+    "arguments twice": (
+        '<tool_call>\n{"name": "read", "arguments": {"path": "x"}, "arguments": {"path": "y"}}\n</tool_call>',
+        [("call", 0, None, "read", '{"path": "x"}')],
+    ),
     "arguments as a text": (
         '<tool_call>\n{"name": "read", "arguments": "{\\"path\\": \\"x\\"}"}\n</tool_call>',
         [("call", 0, None, "read", '{"path": "x"}')],
@@ -650,6 +655,21 @@ def test_inner_references_of_a_tool_still_lead_somewhere():
     jsonschema.validate({"name": "walk", "arguments": {"head": {"next": {}}}}, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"name": "walk", "arguments": {"head": {"next": 1}}}, schema)
+
+
+def test_tools_of_one_name_are_told_apart():
+    """A function `git.log` beside `log` of the namespace `git` has a name of its own; a short name of two is of neither."""
+    tools = ShownTools.of([GIT, {**READ, "name": "git.log"}, {**GIT, "name": "hg"}])
+    assert [
+        ("git.log", "git"),
+        ("git.raw", "git"),
+        ("git.log_", None),
+        ("hg.log", "hg"),
+        ("hg.raw", "hg"),
+    ] == [(tool.shown, tool.namespace) for tool in tools]
+    assert [("git", "log"), (None, "git.log"), (None, "log")] == [
+        (tool.namespace, tool.name) for tool in map(tools.find, ("git.log", "git.log_", "log"))
+    ]
 
 
 def test_what_follows_forced_calls_is_text_and_cannot_be_a_call():

@@ -228,6 +228,17 @@ async def test_forced_calls_are_written_whole():
     assert sampler.keeps_text_format
 
 
+async def test_calls_are_forced_anew_after_each_word_of_the_user():
+    """What counts is what was called since the user spoke."""
+    written = '{"name": "read", "arguments": {"path": "a.py"}}<|im_end|>'
+    played = backend(written, '"Done."<|im_end|>', written, keeps_schemas=True)
+    sampling = sampler_over(played, forced_calls=1).open(PROMPT)
+    await sampled(sampling, USER)
+    await sampled(sampling, *called("c1"), *answers("c1"))
+    last = await sampled(sampling, said("Done."), Message("user", "again"))
+    assert ("call", 0, None, "read", '{"path": "a.py"}') == joined(last)[0]
+
+
 async def test_a_backend_without_schemas_is_asked_for_none():
     """Then nothing is forced, and no form of answer is promised."""
     played = backend("Done.<|im_end|>")
