@@ -63,7 +63,9 @@ def every_mutant():
 
 def test_reasons_are_narrow():
     """Reasons hide little of what the checker finds: of the mutants that it finds fewer than one in twenty has one."""
-    mutants = [mutant for dialect in DIALECTS for mutant in sampled(dialect, 2000)]  # with 500 the share is 3 to 5 %
+    mutants = [
+        mutant for dialect in DIALECTS for mutant in sampled(dialect, 2000)
+    ]  # with 500 the share is 3 to 5 %
     found = [mutant for mutant in mutants if is_found(mutant)]
     assert sum(reason_of(mutant) is not None for mutant in found) < len(found) / 20
 
