@@ -336,19 +336,9 @@ class Connection:
         self._engine.count_open(self._owner, 1)
         if lane.queue:
             rollout.stop_at_pause(Ending.ABANDONED)
-        continues_own = failed = False
-
-        async def prepare() -> Snapshot | None:
-            nonlocal continues_own
-            parent = None
-            if create.previous_response_id is not None:
-                continues_own, parent = await self._parent(create.previous_response_id, lane)
-            start = await start_of(self._engine, create, parent, self._owner)
-            rollout.create, rollout.preface = start.create, start.preface
-            return start.parent
-
+        failed = False
         try:
-            await rollout.run(prepare=prepare)
+            await rollout.run(prepare=self._prepare)
             failed = record.state is ResponseState.FAILED and not rollout.cancelled
             if self._closing is not None and not rollout.has_begun:
                 self._turn_down(lane, queued, self._closing)
@@ -357,8 +347,8 @@ class Connection:
             self._turn_down(lane, queued, error)
         finally:
             self._forget(lane, rollout)
-            if failed and continues_own:
-                self._cache.forget(lane.stream_id)  # a failed continuation evicts its parent (reference 4.4)
+            if failed:
+                self._cache.forget_continued(lane.stream_id, create.previous_response_id)
             if rollout.snapshot is not None and self._cache.remember(lane.stream_id, rollout.snapshot):
                 self._recorder.hook("cache_reset", {"reason": "more contexts than a connection may hold"})
             self._go_on_steered(lane, rollout)
@@ -370,17 +360,25 @@ class Connection:
             self._refuse(why, lane.stream_id)
         self._tell_steers(lane.steering.fail(queued.create.previous_response_id, why.message))
 
-    async def _parent(self, response_id: str, lane: Lane) -> tuple[bool, Snapshot]:
-        """The response to go on from, and whether it is the lane's own latest; else as the store has it (reference 4.4)."""
+    async def _prepare(self, rollout: Rollout) -> Snapshot | None:
+        """What a response goes on from, once it has its place and starts. No closure: it is held as long as the response."""
+        named, parent = rollout.create.previous_response_id, None
+        if named is not None:
+            parent = await self._parent(named)
+        start = await start_of(self._engine, rollout.create, parent, self._owner)
+        rollout.create, rollout.preface = start.create, start.preface
+        return start.parent
+
+    async def _parent(self, response_id: str) -> Snapshot:
+        """The response to go on from: the latest of some lane, else as the store has it (reference 4.4)."""
         try:
-            found_lane, snapshot = self._cache.find(response_id)
+            return self._cache.find(response_id)[1]
         except RemoteProtocolError:
             try:
-                return False, await restored(self._engine, self._owner, response_id)
+                return await restored(self._engine, self._owner, response_id)
             except RemoteProtocolError:
                 # it may have ended while the store was asked: nobody who has seen that is told that it is not there
-                found_lane, snapshot = self._cache.find(response_id, again=True)
-        return found_lane == lane.stream_id, snapshot
+                return self._cache.find(response_id, again=True)[1]
 
     def _go_on_steered(self, lane: Lane, rollout: Rollout) -> None:
         """The submissions to a response that has ended: a successor, a wait for outputs, or back to the user."""

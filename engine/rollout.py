@@ -160,7 +160,7 @@ class Rollout:
         self,
         parent: Snapshot | None = None,
         *,
-        prepare: Callable[[], Awaitable[Snapshot | None]] | None = None,
+        prepare: Callable[["Rollout"], Awaitable[Snapshot | None]] | None = None,
     ) -> None:
         """The whole life. `RemoteProtocolError`: refused before it began; nothing was emitted then.
 
@@ -173,7 +173,7 @@ class Rollout:
                 try:
                     async with self._slot(resumed=False):
                         if prepare is not None:
-                            parent = await prepare()
+                            parent, prepare = await prepare(self), None  # not held as long as it waits
                         self._tool_seconds = tool_seconds_of(self.create.metadata)
                         await self._intake.open(self.create, parent)
                         await trio.lowlevel.checkpoint_if_cancelled()  # who was stopped does not begin
@@ -299,7 +299,7 @@ class Rollout:
         self._emit(events.ResponseInProgress(self.resource))
         source = (parent.response_id if parent is not None else "") or self.create.previous_response_id
         new_items = self.context.item_count - self.first_item
-        self._hook("context", inherited=[source] if source else [], input_items=new_items)
+        self._tell("context", inherited=[source] if source else [], input_items=new_items)
         if source and self._intake.sampling is None:
             self._hook("cache_reset", reason="the model's state of the response before is not here")
         if self.preface is not None:
@@ -399,8 +399,7 @@ class Rollout:
         """Wait until every call has its output; False if none is missing. From the last item to the wait: no checkpoint (S24)."""
         if not self.inbox.pending:
             return False
-        items, pending = self._assembly.items, self.inbox.pending
-        pause(self._intake.sampling, items, pending, self._owner, self._tool_seconds)
+        self._pause()
         if not self._dialect.suspends:
             raise _Over(Ending.COMPLETED)
         self._endings = self._dialect.suspended_endings
@@ -419,6 +418,10 @@ class Rollout:
             raise _Over(Ending.EXPIRED)
         self._endings = self._dialect.sampling_endings
         return True
+
+    def _pause(self) -> None:
+        items, pending = self._assembly.items, self.inbox.pending
+        pause(self._intake.sampling, items, pending, self._owner, self._tool_seconds)
 
     def _accepted(self, call_ids: tuple[str, ...]) -> None:
         """The inbox took a batch; answered before the reader reads on, so answers keep the order of the frames."""
@@ -548,4 +551,8 @@ class Rollout:
 
     def _hook(self, name: str, **members: Any) -> None:
         self.counts[name] += 1
+        self._tell(name, **members)
+
+    def _tell(self, name: str, **members: Any) -> None:
+        """For the trace only: one name more in `counts` would double the table that each suspended rollout holds."""
         self._outbox.hook(name, {"response_id": self.record.response_id, **members})

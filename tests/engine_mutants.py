@@ -127,16 +127,15 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     EngineMutant(
         "a failed continuation leaves its parent in the cache",
         "engine.connection",
-        "            if failed and continues_own:\n",
-        "            if False:\n",
+        "            if failed:\n                self._cache",
+        "            if False:\n                self._cache",
         "W5",
     ),
     EngineMutant(
         "a failed fork evicts its parent on the other lane",
         "engine.connection",
-        "            if failed and continues_own:\n                self._cache.forget(lane.stream_id)",
-        "            if failed and create.previous_response_id:\n"
-        "                self._cache.forget_response(create.previous_response_id)",
+        "self._cache.forget_continued(lane.stream_id, create.previous_response_id)",
+        "self._cache.forget_response(create.previous_response_id or str())",
         "W12 W4",
     ),
     EngineMutant(
@@ -149,10 +148,10 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     EngineMutant(
         "the words of a create without a parent go on from the lane's latest response",
         "engine.connection",
-        "            if create.previous_response_id is not None:\n                continues_own, parent",
-        "            if lane.stream_id is None and self._cache._latest.get(None) is not None:\n"
-        "                parent = self._cache._latest[None]\n"
-        "            if create.previous_response_id is not None:\n                continues_own, parent",
+        "        if named is not None:\n            parent = await",
+        "        if named is None and rollout.record.stream_id in self._cache._latest:\n"
+        "            parent = self._cache._latest[rollout.record.stream_id]\n"
+        "        if named is not None:\n            parent = await",
         "W14",
     ),
     EngineMutant(

@@ -10,6 +10,7 @@ every SDK can send it, and it is not part of what the model reads.
 import math
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from protocol.errors import RemoteProtocolError, refusal
@@ -22,11 +23,15 @@ _NAME: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)
 """As tools are named."""
 
 
+NONE: Final[Mapping[str, float]] = MappingProxyType({})
+"""Shared: most rollouts have no hints, and thousands of them wait."""
+
+
 def tool_seconds_of(metadata: Mapping[str, str] | None) -> Mapping[str, float]:
     """Seconds by tool name. `RemoteProtocolError`: the client's hint is no list of NAME=SECONDS."""
     text = metadata.get(KEY) if metadata else None
     if text is None:
-        return {}
+        return NONE
     hints: dict[str, float] = {}
     for pair in text.split(","):
         name, equals, value = (part.strip() for part in pair.partition("="))
