@@ -184,3 +184,47 @@ def test_a_warm_up_takes_words_or_does_not() -> None:
     used |= {"output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 3}
     assert broken_rules(talk(generate=False).end(segment=used)) == []
     assert broken_rules(talk().message().end()) == ["S24"]
+
+
+# --- what was said is asked for again ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", ["any-server", "this-engine"])
+@pytest.mark.parametrize("query", [{"stream": "true"}, {"stream": "true", "starting_after": "2"}])
+def test_the_events_of_an_ended_response_may_be_sent_again(query: Mapping[str, str], profile: str) -> None:
+    """To whom asks for them with a GET, whole or from a number on; on a connection that asked for a create it is R2."""
+
+    def talk(method: str, path: str, **members: object) -> Talk:
+        story = Talk("http").turn()
+        said = [
+            one
+            for one in story.records[2:]
+            if isinstance(one["frame"], str) or "sequence_number" in one["frame"]
+        ]
+        again = [one for one in said if isinstance(one["frame"], str) or one["frame"]["sequence_number"] > 2]
+        story.on("c2").sends("http.request", method=method, path=path, **members)
+        story.record("out", {"type": "http.response", "status": 200})
+        for one in said if "starting_after" not in query else again:
+            story.record("out", one["frame"], **({"event": one["event"]} if "event" in one else {}))
+        return story
+
+    assert broken_rules(talk("GET", "/v1/responses/r1", query=query), profile) == []
+    body = {"model": "m", "input": "hi", "stream": True}
+    assert {"R1", "R2"} & set(broken_rules(talk("POST", "/v1/responses", body=body), profile))
+
+
+def test_the_first_that_a_trace_shows_of_a_response_is_judged() -> None:
+    """Asked for whole, and never seen before: then it must be in order, too."""
+
+    def talk(*skipped: int) -> Talk:
+        said = Talk("http").turn().records[2:]
+        story = Talk("http").sends(
+            "http.request", method="GET", path="/v1/responses/r1", query={"stream": "true"}
+        )
+        story.record("out", {"type": "http.response", "status": 200})
+        for number, one in enumerate(said):
+            if number not in skipped:
+                story.record("out", one["frame"], **({"event": one["event"]} if "event" in one else {}))
+        return story
+
+    assert "N1" in broken_rules(talk(4), "any-server")

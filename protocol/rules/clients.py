@@ -112,11 +112,10 @@ def _watch(run: Run, conn: Connection, response_id: str, query: object, inline: 
     }
     if isinstance(query, dict):
         members = {key: str(value) for key, value in query.items()}
-    if not isinstance(response, Response) or members.get("stream", "").lower() != "true":
-        conn.watched = response_id
+    if members.get("stream", "").lower() != "true" or "attach" in run.hooks:
         return
     after = members.get("starting_after", "")
-    if "attach" not in run.hooks and run.http:
+    if isinstance(response, Response) and run.http:
         durability.attached(conn, response, int(after) if after.isdigit() and len(after) < 10 else -1)
-    else:
-        conn.watched = response_id
+    elif response is not None or after:
+        conn.replays = True

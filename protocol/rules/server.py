@@ -66,6 +66,8 @@ def sent(run: Run, conn: Connection, record: Mapping[str, Any], frame: dict[str,
             framing.event_line(run, conn, record, kind)
         if conn.done:
             framing.after_the_end(run, conn, kind)
+    if conn.replays:
+        return
     current = conn.lanes.get(lane)
     if run.engine and kind not in COMMON_EVENTS:
         dialect = current.dialect if current is not None else run.letter

@@ -279,12 +279,12 @@ class Connection:
         "owed_at",
         "recent",
         "refused",
+        "replays",
         "reports",
         "request",
         "status",
         "steers",
         "tail",
-        "watched",
     )
 
     def __init__(self, conn_id: str) -> None:
@@ -314,8 +314,8 @@ class Connection:
         self.done = False
         self.request: str | None = None
         self.status: int | None = None
-        self.watched: str | None = None
-        """The response that a GET asked for."""
+        self.replays = False
+        """It was asked for what a response that has ended said: that was judged when it was said first."""
         self.last = 0
         self.recent: str = ""
         """The last type sent here, for a report about the end."""
