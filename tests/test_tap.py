@@ -570,7 +570,9 @@ async def test_our_server_behind_a_tap_breaks_no_rule_in_any_form(tmp_path):
             async with await trio.open_tcp_stream("127.0.0.1", port(near)) as stream:
                 peer = HttpPeer(stream)
                 tools = [{"type": "function", "name": "now", "parameters": {}}]
-                assert (await peer.create(stream=True, tools=tools)).status == 200
+                first = (await peer.create(stream=True, tools=tools)).events[0][1]["response"]["id"]
+                again = await peer.ask("GET", f"/v1/responses/{first}?stream=true&starting_after=2")
+                assert again.events[0][1]["sequence_number"] == 3
                 assert (await peer.create(tools=tools)).json["status"] == "completed"
             tap.drain()
             nursery.cancel_scope.cancel()
@@ -578,6 +580,28 @@ async def test_our_server_behind_a_tap_breaks_no_rule_in_any_form(tmp_path):
     assert kept.reported == []
     assert set(events) == {"append", "inject", "create", "http"}
     assert min(events.values()) > 10
+
+
+async def test_an_upgrade_begins_no_trace_of_http(tmp_path):
+    """Where only WebSocket passed there is one trace, and no empty one beside it."""
+    kept = Kept(tmp_path, "this-engine")
+    server = Server(Engine.make(make_sampler(SAMPLER, DEFAULT_LIMITS)))
+    [near] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    with trio.fail_after(WAIT_SECONDS):
+        async with trio.open_nursery() as nursery:
+            listeners = await nursery.start(server.run, "127.0.0.1", 0)
+            tap = Tap(Upstream("127.0.0.1", port(listeners[0])), kept.notes())
+            await nursery.start(tap.run, [near])
+            url = f"ws://127.0.0.1:{port(near)}/v1/responses"
+            async with (
+                connect(url, form="create") as client,
+                client.rollout(model="m", input="time?", functions={"now": now}) as rollout,
+            ):
+                assert (await rollout.wait_ended()).status == "completed"
+            tap.drain()
+            nursery.cancel_scope.cancel()
+    assert set(kept.finish()) == {"create"}
+    assert [path.stem for path in tmp_path.glob("*.jsonl")] == ["create"]
 
 
 async def test_the_openai_sdk_does_not_notice_the_tap(tmp_path):

@@ -8,7 +8,7 @@ import orjson
 from engine.tap.http import Head, Unpack, Unreadable, as_it_is, unpacker
 from engine.tap.secrets import Secrets
 from engine.tap.sse import SseReader
-from engine.tap.traces import DialectTrace
+from engine.tap.traces import DialectTrace, TapTraces
 from protocol.trace import parsed
 
 MAX_TEXT_CHARACTERS: Final = 4096
@@ -21,12 +21,12 @@ class Exchange:
     """Is told what passes, part by part; writes records as soon as they are whole."""
 
     def __init__(
-        self, name: str, request: Head, secrets: Secrets, trace: DialectTrace, max_body_bytes: int
+        self, name: str, request: Head, secrets: Secrets, traces: TapTraces, max_body_bytes: int
     ) -> None:
         self.request = request
         self._name = name
         self._secrets = secrets
-        self._trace = trace
+        self._traces = traces
         self._max_body_bytes = max_body_bytes
         self._path, self._query = secrets.target(request.target)
         self._question: _Text | None = _Text(request, max_body_bytes)
@@ -36,6 +36,11 @@ class Exchange:
         """While it is collected; an answer is either text or events."""
         self._events: SseReader | None = None
         self._unpack: Unpack = as_it_is
+
+    @property
+    def _trace(self) -> DialectTrace:
+        """That of HTTP; it begins when the first has something to say, and not with an upgrade."""
+        return self._traces.of("http")
 
     @property
     def asks_for_append(self) -> bool:

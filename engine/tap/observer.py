@@ -166,7 +166,7 @@ class _Http:
         self._secrets.learn(head)
         self._number += 1
         name = f"{self._name}.{self._number}"
-        self._asking = Exchange(name, head, self._secrets, self._traces.of("http"), self._max_message_bytes)
+        self._asking = Exchange(name, head, self._secrets, self._traces, self._max_message_bytes)
         self._unanswered.append(self._asking)
         if not head.upgrades_to_websocket:
             self._asking.open(t)
