@@ -9,7 +9,10 @@ import tomllib
 import pytest
 
 from engine.arguments import make_parser
+from engine.config import DEFAULT_LIMITS
+from engine.samplers.registry import make_sampler
 from protocol.dialects import APPEND, CREATE, INJECT
+from protocol.invariants import RULES
 from protocol.states import diagram
 from tests.command import ROOT, environment
 from tests.readme import ENDINGS, PARTS, README, sampling_differs, written
@@ -77,12 +80,39 @@ def test_codex_configuration():
 
 def test_commands_are_parsed():
     """Each `suspended …` in the README is one the command understands."""
-    said = re.findall(r"`(suspended (?:demo|serve|call [A-Z])[^`]*)`", TEXT)
-    stand_ins = {"DIR": ".", "FILE": "f", "URL": "http://localhost/v1", "NAME=VALUE": "max_lanes=3"}
+    said = re.findall(r"`(suspended (?:demo|serve|call [A-Z]|tap -|models?)[^`]*)`", TEXT)
+    said += [
+        line.rpartition("| ")[2] for line in "".join(fences("sh")).splitlines() if "suspended check" in line
+    ]
+    stand_ins = {
+        "DIR": ".",
+        "FILE": "f",
+        "URL": "http://localhost/v1",
+        "NAME=VALUE": "max_lanes=3",
+        "SPEC": "paced",
+    }
     for words in said:
         argv = [stand_ins.get(word, word) for word in shlex.split(words)[1:]]
         assert make_parser().parse_args(argv).command == argv[0]
-    assert len(said) > 3
+    assert len(said) > 9
+
+
+def test_the_extras_are_there():
+    """Each extra that is to be installed is one of the package's."""
+    named = {extra for extras in re.findall(r"-e '\.\[([\w,]+)\]'", TEXT) for extra in extras.split(",")}
+    assert {"local", "testing"} <= named <= set(PYPROJECT["project"]["optional-dependencies"])
+
+
+def test_the_rules_are_counted():
+    """The checker has as many rules as the README says."""
+    assert [str(len(RULES))] == re.findall(r"which of (\d+) rules", TEXT)
+
+
+@pytest.mark.parametrize("kind", ["llama", "vllm", "chat"])
+def test_samplers_of_real_models_are_spelled_so(kind):
+    """What is written there makes a sampler, as soon as a server's address stands in it."""
+    spec = re.search(rf"`(?:--sampler )?({kind}:http[^`]*)`", section("Real models"))[1]
+    assert make_sampler(spec.replace("…", "127.0.0.1:9"), DEFAULT_LIMITS) is not None
 
 
 def test_dependencies_are_explained():
