@@ -5,6 +5,7 @@ nothing to minutes between them, and then hangs up, or notices that the connecti
 """
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ HURRY: Final = {"type": "message", "role": "user", "content": "hurry"}
 UNHEARD_OF: Final = "resp_" + "0" * 32
 
 
-class RandomTalker:
+class RandomTalker(ABC):
     """What all over a WebSocket have in common."""
 
     def __init__(self, talk: Talk, source: random.Random) -> None:
@@ -40,9 +41,9 @@ class RandomTalker:
         while True:
             await self.talk.next()
 
+    @abstractmethod
     def move(self) -> None:
         """One thing to do."""
-        raise NotImplementedError
 
     def lane_members(self) -> dict[str, Any]:
         lane = self.source.choice(self.lanes)
