@@ -78,6 +78,11 @@ def _demo(arguments: Namespace) -> int:
 def _real_demo(arguments: Namespace) -> int:
     from demos.live.real import RealSettings, run_real  # noqa: PLC0415  # see the head of this module
 
+    for flag, value in (("--project", arguments.project), ("--json", arguments.json)):
+        if value is not None:
+            raise UsageError(
+                f"{flag}: the demo of a real model (--model) repairs nothing; leave one of them out"
+            )
     try:
         settings = RealSettings.read(
             arguments.model, arguments.form, trace=_writable("--trace", arguments.trace)

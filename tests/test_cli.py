@@ -99,6 +99,8 @@ WRONG = {
     "sampler": (["serve", "--sampler", "gpt"], "no sampler 'gpt'; there are paced"),
     "policy": (["serve", "--sampler", "policy:no.such"], "no policy 'no.such'"),
     "models": (["serve", "--models", "/no/such.toml"], "/no/such.toml"),
+    "demo of a model and of a project": (["demo", "--model", "smollm2", "--project", "."], "--project"),
+    "demo of a model as data": (["demo", "--model", "smollm2", "--json", "f.json"], "--json"),
     "hosted": (["serve", "--hosted", "engine.config:Limits"], "this is no HostedTool"),
     "hosted module": (["serve", "--hosted", "no.such:tools"], "write MODULE:NAME"),
     "limit": (["serve", "--limit", "max_conections=1"], "did you mean 'max_connections'?"),
