@@ -214,7 +214,8 @@ class Intake:
 
     async def keep(self, items: Sequence[Item]) -> None:
         """What the model wrote."""
-        self.calls.admit(items)
+        with self._ledger.at(Stage.VALIDATE):
+            self.calls.admit(items)
         finished: Callable[[Sequence[Item]], None] | None = getattr(self.sampling, "finished", None)
         if finished is not None:
             finished(items)

@@ -43,6 +43,8 @@ class Stage(IntEnum):
     ACCOUNT = 11
     PERSIST = 12
     RESOLVE = 13
+    TRACE = 14
+    """Telling a trace what happens between the frames."""
 
 
 _STAGES = len(Stage)

@@ -364,14 +364,15 @@ class Rollout:
         self, input_tokens: int, reused_tokens: int, output_tokens: int = 0, reasoning_tokens: int = 0
     ) -> None:
         """Usage of the segment (7.2); a sampler that does not say what it reused is taken to have kept what it had."""
-        self._account.add(
-            Segment(
-                input_tokens=input_tokens,
-                cached_tokens=max(0, min(reused_tokens, input_tokens)),
-                output_tokens=output_tokens,
-                reasoning_tokens=reasoning_tokens,
+        with self.ledger.at(Stage.ACCOUNT):
+            self._account.add(
+                Segment(
+                    input_tokens=input_tokens,
+                    cached_tokens=max(0, min(reused_tokens, input_tokens)),
+                    output_tokens=output_tokens,
+                    reasoning_tokens=reasoning_tokens,
+                )
             )
-        )
 
     def _goes_on(self) -> bool:
         """Is there anything the model has asked for, or has still to be told?"""
@@ -555,4 +556,5 @@ class Rollout:
 
     def _tell(self, name: str, **members: Any) -> None:
         """For the trace only: one name more in `counts` would double the table that each suspended rollout holds."""
-        self._outbox.hook(name, {"response_id": self.record.response_id, **members})
+        with self.ledger.at(Stage.TRACE):
+            self._outbox.hook(name, {"response_id": self.record.response_id, **members})

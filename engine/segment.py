@@ -54,10 +54,9 @@ class SegmentRun:
             ledger.enter(Stage.SEND)
             outbox.flush()
             await outbox.wait_writable()
+            ledger.enter(Stage.SAMPLE)  # of the last step, too: closing the sampler is its own affair
             if over:
-                ledger.enter(Stage.OTHER)
                 return
-            ledger.enter(Stage.SAMPLE)
         raise SamplerContractError("the sampler stopped without an End")
 
     def take(self, step: base.Step) -> bool:

@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.engine import Engine
 from engine.ledger import Ledger, LedgerReport, Stage, monotonic_ns
+from engine.local import memory_client
+from engine.recorder import NoRecorder
+from engine.samplers.scripted import END, Scripted, call, say
 
 
 class FakeClock:
@@ -157,3 +161,31 @@ def test_the_default_clock_does_not_go_backwards():
     ledger = Ledger()
     first, second = ledger.report(), ledger.report()
     assert (True, True) == (monotonic_ns() >= 0, second.wall_ns >= first.wall_ns >= 0)
+
+
+class SlowTrace(NoRecorder):
+    """The recorders of a server and each recorder of one, for which a nanosecond passes at every hook, and at nothing else."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+
+    def recorder(self, _dialect, _deadline_seconds):
+        return self
+
+    def hook(self, name, members):
+        self.clock.now += 1
+
+
+async def test_time_in_a_trace_is_the_traces(autojump_clock):
+    """What a trace takes at the hooks, in between two stages, is claimed by a stage of its own and not left over."""
+    clock, reports = FakeClock(), []
+    segments = [[call("add", "{}"), END], [*say("done"), END]]
+    engine = Engine.make(Scripted(segments), clock_ns=clock, on_report=reports.append)
+    create = {"model": "m", "input": "go", "tools": [{"type": "function", "name": "add"}]}
+    async with (
+        memory_client(engine, trace=SlowTrace(clock)) as client,
+        client.rollout(**create, functions={"add": lambda: "1"}) as rollout,
+    ):
+        await rollout.wait_ended()
+    stages = reports[0].ledger.stages
+    assert {name for name, spent in stages.items() if spent} == {"trace"}

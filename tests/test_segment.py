@@ -86,7 +86,7 @@ async def test_a_segment_is_its_parts_up_to_the_end():
     )
     assert ("hm", "Hello") == tuple(text_of(item.content) for item in run.assembly.items)
     assert (7, 3, 5) == (run.output_tokens, run.reasoning_tokens, run.reused_tokens)
-    assert Stage.OTHER is ledger.stage
+    assert Stage.SAMPLE is ledger.stage
 
 
 async def test_what_comes_after_the_end_is_not_taken():
