@@ -58,7 +58,8 @@ class Assembly:
         self.items: list[Item] = []
         self._open: OpenText | OpenCall | None = None
         self._calls: dict[int, SampledCall] = {}
-        self._offered: set[str] = set()
+        self._offered: tuple[str, ...] = ()
+        """Call ids of the backend's own in this segment: few, and in most none."""
         self._begun = 0
         self.hosted: list[HostedCall] = []
         self.client_calls = 0
@@ -123,6 +124,7 @@ class Assembly:
         self.client_calls = 0
         self.hosted = []
         self._calls.clear()
+        self._offered = ()
 
     def offer(self, tools: ToolTable) -> None:
         """Know other tools from now on: the client has found some more."""
@@ -178,7 +180,7 @@ class Assembly:
         offered = call.start.call_id
         if not offered or offered in self._offered or self._known_call(offered):
             return self._new_id("call")
-        self._offered.add(offered)  # the chain learns of it only when the segment is over
+        self._offered += (offered,)  # the chain learns of it only when the segment is over
         return offered
 
     def _take_hosted(self, index: int, call: SampledCall) -> None:

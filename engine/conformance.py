@@ -1,4 +1,4 @@
-"""What a sampler must do, run against it: the six rules of `engine.samplers.base`, in virtual time.
+"""What a sampler must do, run against it: the seven rules of `engine.samplers.base`, in virtual time.
 
     def test_my_sampler():
         check_sampler(MySampler, items=(Message("user", "hello"),))
@@ -62,6 +62,8 @@ class _Case:
     items: tuple[Item, ...]
     answer: Answer
     autojump_threshold: float
+    reads_first: bool = False
+    """Its first segment is only read."""
 
     def run(self, *, stop_after: int | None = None, act: ActAtStep | None = None) -> int:
         """Drive a new rollout, then close it, twice; returns how many steps it took, 0 if it was cancelled."""
@@ -108,6 +110,8 @@ def check_sampler(
     """
     case = _Case(make_sampler, prompt or Prompt("resp_1", "m"), tuple(items), answer, autojump_threshold)
     steps = case.run()
+    if getattr(make_sampler(), "reads_ahead", False):
+        attrs.evolve(case, reads_first=True).run()
     for stop_after in range(steps + 1):
         case.run(stop_after=stop_after)
     act = ActAtStep(1)
@@ -119,11 +123,12 @@ def check_sampler(
 async def _drive(sampling: Sampling, case: _Case, scope: trio.CancelScope, *, stop_after: int | None) -> int:
     """Take steps to the end of the rollout, or so many; returns how many it took. `scope` may get cancelled."""
     taken, new, context_tokens = 0, case.items, 0
-    for _ in range(MAX_SEGMENTS):
+    for number in range(MAX_SEGMENTS):
+        only_read = case.reads_first and number == 0
         tokens = array("I", vocabulary.encode("".join(map(repr, new))))
         context_tokens += len(tokens)
         segment = _Segment()
-        steps = sampling.sample(Appended(new, tokens, context_tokens))
+        steps = sampling.sample(Appended(new, tokens, context_tokens, only_read=only_read))
         try:
             watch = _Watch()
             while not segment.over and taken != stop_after:
@@ -139,6 +144,12 @@ async def _drive(sampling: Sampling, case: _Case, scope: trio.CancelScope, *, st
         await _close(steps)
         if not segment.over:
             return taken
+        if only_read:
+            _require(
+                segment.tokens == 0 and not segment.said(), 7, "a segment that is only read says something"
+            )
+            new = ()
+            continue
         context_tokens += segment.tokens
         calls = segment.calls(case.prompt.tools)
         if not calls:

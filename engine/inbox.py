@@ -4,6 +4,7 @@ Putting in is synchronous and atomic: the batch is checked and committed, or ref
 So an answer never waits for the response it is for, and "accepted" and "pending" change in one step.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import trio
@@ -16,18 +17,23 @@ Accepted = Callable[[tuple[str, ...]], None]
 
 
 class Inbox:
-    """One rollout's. `accepted` is told the call ids of each batch taken."""
+    """One rollout's. `accepted` is told the call ids of each batch taken.
 
-    __slots__ = ("_accepted", "_complete", "_max_held", "_pending", "_restart_seconds", "patience")
+    `life`: the scope around the rollout, which the end of a pause cancels. A scope of its own and an event to wait for
+    would be a kilobyte in each suspended rollout.
+    """
 
-    def __init__(self, pending: PendingCalls, *, max_held: int, accepted: Accepted) -> None:
+    __slots__ = ("_accepted", "_max_held", "_pending", "_restart_seconds", "_waiting", "life")
+
+    def __init__(
+        self, pending: PendingCalls, *, life: trio.CancelScope, max_held: int, accepted: Accepted
+    ) -> None:
         self._pending = pending
         self._max_held = max_held
         self._accepted = accepted
-        self._complete = trio.Event()
-        self.patience = trio.CancelScope()
-        """Around the wait; its deadline is the end of the pause."""
-        self._restart_seconds: float | None = None
+        self.life = life
+        self._restart_seconds = math.inf
+        self._waiting: trio.lowlevel.Task | None = None
 
     @property
     def pending(self) -> tuple[str, ...]:
@@ -45,23 +51,30 @@ class Inbox:
         if self.held + len(batch.outputs) + len(batch.messages) > self._max_held:
             raise refusal("too_much_held", response_id=self._pending.response_id)
         self._accepted(self._pending.commit(batch))
-        if self._restart_seconds is not None and batch.outputs:
-            self.patience.deadline = trio.current_time() + self._restart_seconds
+        if self._waiting is None:
+            return
         if not self._pending:
-            self._complete.set()
+            self.life.deadline = math.inf  # now: the rollout may run later than that
+            trio.lowlevel.reschedule(self._waiting)
+            self._waiting = None
+        elif batch.outputs and self._restart_seconds < math.inf:
+            self.life.deadline = trio.current_time() + self._restart_seconds
 
-    async def wait_complete(self, seconds: float, *, restarts: bool) -> bool:
-        """Wait until no call is pending; False if that took longer than `seconds`. A checkpoint.
+    async def wait_complete(self, seconds: float, *, restarts: bool) -> None:
+        """Wait until no call is pending; if that takes longer than `seconds`, the life is cancelled. A checkpoint if it waits.
 
         `restarts`: each accepted output starts the time again.
         """
-        self._complete = trio.Event()
-        self._restart_seconds = seconds if restarts else None
-        self.patience = trio.CancelScope(deadline=trio.current_time() + seconds)
-        with self.patience:
-            if self._pending:
-                await self._complete.wait()
-        return not self._pending
+        if not self._pending:
+            return
+        self._restart_seconds = seconds if restarts else math.inf
+        self.life.deadline = trio.current_time() + seconds
+        self._waiting = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self._give_up)
+
+    def _give_up(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._waiting = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def take(self) -> tuple[Item, ...]:
         """What was accepted, in the order in which it enters the context."""

@@ -187,12 +187,12 @@ class Intake:
                 await self._add_tools((tool,), "input.tools")
         self._added_tools = (*self._added_tools, tools)
 
-    def start(self, create: ResponseCreate, response_id: str) -> Sampling:
-        """The sampling of this rollout: the parent's, gone on with, or a new one."""
+    def start(self, create: ResponseCreate, response_id: str, cache_key: str | None = None) -> Sampling:
+        """The sampling of this rollout: the parent's, gone on with, or a new one, with this `Prompt.cache_key`."""
         if self.sampling is None:
             choice, tools = create.tool_choice or "auto", self._engine.hosted.described(create.tools or ())
             told = (tools, choice, self._text_format, create.instructions, create.temperature, create.top_p)
-            prompt = SamplerPrompt(response_id, self.model.name, *told)
+            prompt = SamplerPrompt(response_id, self.model.name, *told, cache_key)
             self.sampling = self._engine.open_sampling(self.model, prompt)
         return self.sampling
 
@@ -242,9 +242,14 @@ class Intake:
         """The part of it that the model has already; nothing as long as there is no sampling."""
         return max(0, self._held_tokens) if self.sampling is not None else 0
 
-    def next_segment(self) -> Appended:
+    @property
+    def reads_ahead(self) -> bool:
+        """Can the model read a context without saying anything?"""
+        return getattr(self._engine.sampler_of(self.model), "reads_ahead", False)
+
+    def next_segment(self, *, only_read: bool = False) -> Appended:
         """What the sampling is given; afterwards it has it."""
-        appended = Appended(self._items, self._feed, self.input_tokens, self._prefix_tokens)
+        appended = Appended(self._items, self._feed, self.input_tokens, self._prefix_tokens, only_read)
         self._held_tokens = self.input_tokens
         self._feed, self._items, self._prefix_tokens = array("I"), (), 0
         return appended

@@ -27,9 +27,13 @@ def resource_of(create: ResponseCreate, response_id: str, created_at: int) -> Re
         blank,
         **echo,
         tools=tuple(map(_tool, create.tools or ())),
-        text={**blank.text, **(create.text or {})},
-        reasoning={**blank.reasoning, **(create.reasoning or {})},
+        text=_filled(blank.text, create.text),
+        reasoning=_filled(blank.reasoning, create.reasoning),
     )
+
+
+def _filled(defaults: Mapping[str, Any], asked: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return {**defaults, **asked} if asked else defaults
 
 
 def resource_at_end(

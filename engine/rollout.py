@@ -29,6 +29,7 @@ import attrs
 import trio
 
 from engine.assembly import Assembly, ItemBoundary
+from engine.backends.base import BackendError
 from engine.config import patience_seconds
 from engine.context import Context
 from engine.engine import Engine, RolloutReport
@@ -40,12 +41,13 @@ from engine.outbox import Outbox
 from engine.residency.hints import tool_seconds_of
 from engine.residency.residency import answered, pause, seat
 from engine.resource import resource_at_end, resource_of
+from engine.samplers.base import ContextFullError
 from engine.scheduler import SlotPool
 from engine.segment import BudgetSpentError, SegmentRun
 from engine.snapshot import Snapshot
 from engine.stages import Account, PersistedRollout, RolloutUsage, Segment
 from protocol import events
-from protocol.dialects import Ending, EndRow
+from protocol.dialects import HTTP, Ending, EndRow
 from protocol.errors import CATALOGUE
 from protocol.events import Parked, Response, ResponseCreate, ResponseDone, ServerEvent
 from protocol.items import OUTPUTS, Item
@@ -125,7 +127,10 @@ class Rollout:
         self.create = create
         self.record = record
         self.ledger = ledger or Ledger(engine.clock_ns)
-        self.inbox = Inbox(record.pending, max_held=engine.limits.max_held_outputs, accepted=self._accepted)
+        self._life = trio.CancelScope()
+        self.inbox = Inbox(
+            record.pending, life=self._life, max_held=engine.limits.max_held_outputs, accepted=self._accepted
+        )
         self.preface: Item | None = None
         """An item that the response shows first, and that is not in its context; set it before `run`."""
         self.snapshot: Snapshot | None = None
@@ -145,7 +150,6 @@ class Rollout:
         self._owner = owner
         self._intake = Intake(engine, self.ledger, self._count)
         self._account = Account()
-        self._life = trio.CancelScope()
         self._ending: Ending | None = None
         self._endings = record.dialect.sampling_endings
         self._ending_at_pause: Ending | None = None
@@ -171,7 +175,7 @@ class Rollout:
         try:
             with self._life:
                 try:
-                    async with self._slot(resumed=False):
+                    async with self._slot(resumed=self._answers_calls):
                         if prepare is not None:
                             parent, prepare = await prepare(self), None  # not held as long as it waits
                         self._tool_seconds = tool_seconds_of(self.create.metadata)
@@ -190,6 +194,8 @@ class Rollout:
                 except _Over as over:
                     self.stop(over.ending)
         finally:
+            if self._ending is None and self._life.cancelled_caught:  # not by `stop`, so by the inbox
+                self._ending = Ending.EXPIRED
             if begun:
                 await self._finish()
             else:
@@ -258,8 +264,8 @@ class Rollout:
 
     @property
     def over(self) -> bool:
-        """Has an ending been decided? From then on nothing more is accepted."""
-        return self._ending is not None
+        """Has an ending been decided, or has the pause lasted too long? From then on nothing more is accepted."""
+        return self._ending is not None or self._life.cancel_called
 
     @property
     def cancelled(self) -> bool:
@@ -270,6 +276,18 @@ class Rollout:
     def suspended(self) -> bool:
         """Does it wait for outputs? False from the moment the last one is accepted."""
         return self._endings is self._dialect.suspended_endings and bool(self.inbox.pending)
+
+    @property
+    def _answers_calls(self) -> bool:
+        """Does it go on with the output of a tool? That is what a resumption is in the forms that end at their calls."""
+        items = self.create.input
+        return isinstance(items, tuple) and bool(items) and isinstance(items[-1], OUTPUTS)
+
+    @property
+    def _cache_key(self) -> str | None:
+        """Who finds the model's state when the rollout has ended; in naive HTTP nobody does."""
+        naive = self._dialect is HTTP and self._engine.http_variant == "naive"
+        return None if naive else self._owner
 
     @asynccontextmanager
     async def _slot(self, *, resumed: bool) -> AsyncIterator[None]:
@@ -313,7 +331,8 @@ class Rollout:
     async def _sample(self) -> None:
         """One segment; its calls are in the assembly afterwards, its items in the context."""
         self._assembly.begin_segment()
-        if self.create.generate is False:  # a warm-up: everything but the sampling
+        warms_up = self.create.generate is False  # everything but the sampling
+        if warms_up and not self._intake.reads_ahead:
             self._count_segment(self._intake.input_tokens, self._intake.held_tokens)
             return
         self.ledger.segments += 1
@@ -325,9 +344,9 @@ class Rollout:
             one_call=self.create.parallel_tool_calls is False,
         )
         held_tokens = self._intake.held_tokens
-        appended = self._intake.next_segment()
+        appended = self._intake.next_segment(only_read=warms_up)
         try:
-            sampling = self._intake.start(self.create, self.record.response_id)
+            sampling = self._intake.start(self.create, self.record.response_id, self._cache_key)
             seat(sampling, self._slots, self._owner)
             async with aclosing(sampling.sample(appended)) as steps:
                 await run.run(steps, self.ledger, self._outbox)
@@ -340,9 +359,18 @@ class Rollout:
             self._assembly.cut()
             await self._intake.keep(self._assembly.items[before:])
             raise _Over(Ending.MAX_OUTPUT_TOKENS) from None
+        except ContextFullError:
+            self._hook("sampler_stop", reason="length")
+            await self._intake.keep(self._assembly.items[before:])
+            raise _Over(Ending.CONTEXT_FULL) from None
         except trio.Cancelled:
             self._hook("sampler_stop", reason="cancel")
             raise
+        except BackendError as error:
+            log.warning("the model of %s is lost (%s): %s", self.record.response_id, error.reason, error)
+            self._count(f"model_{error.reason}")
+            self._hook("sampler_stop", reason="error")
+            raise _Over(Ending.MODEL_LOST) from error
         except Exception as error:
             log.exception("the sampler of %s failed", self.record.response_id)
             self._hook("sampler_stop", reason="error")
@@ -411,12 +439,10 @@ class Rollout:
             self._emit(ResponseDone(Parked(self.record.response_id, self._account.report())))
         self._outbox.flush()
         self.ledger.enter(Stage.SUSPENDED)
-        complete = await self.inbox.wait_complete(
+        await self.inbox.wait_complete(
             patience_seconds(self._engine.limits, self._dialect), restarts=self._dialect.deadline_restarts
         )
         self.ledger.enter(Stage.OTHER)
-        if not complete:
-            raise _Over(Ending.EXPIRED)
         self._endings = self._dialect.sampling_endings
         return True
 

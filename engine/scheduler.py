@@ -1,7 +1,8 @@
 """Who may sample: a bounded number of slots, given first to resumed rollouts, then to owners in turn, then by arrival.
 
 A slot is held for one segment; a suspended rollout holds none.
-Resumed ones go first because their context is warm and a client waits inside its tool loop.
+Resumed ones go first because their context is warm and a client waits inside its tool loop; so does a create that brings
+the output of a tool, which is what a resumption is in the forms that end at their calls.
 New ones are not starved by them: after `max_resumed_in_a_row` resumed ones that passed it, a new one has its turn.
 
 Inside each of the two classes the owners (keys) take turns, so a key with a thousand rollouts delays another key's one

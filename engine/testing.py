@@ -13,7 +13,7 @@ Waiting costs nothing here: hours of a suspended rollout pass in milliseconds.
 One seed gives one interleaving of the tasks, the same ids and times, and so the same trace, byte for byte.
 
 `check_sampler` holds a sampler, ours or yours, to the six rules of `engine.samplers.base`; `await check_backend(…)` a
-backend to the five of `engine.backends.base`.
+backend to the six of `engine.backends.base`.
 `ActAtStep` ends something at the n-th step of any task: run it for n = 1, 2, … until nothing is left to be hit.
 Faults of the network are in `engine.faults`.
 """

@@ -25,6 +25,8 @@ class Ending(Enum):
     """A user's word waits: the successor goes on (reference 4.6)."""
     FAILED = auto()
     """The sampler raised, or stopped without its end mark."""
+    MODEL_LOST = auto()
+    """What runs the model died, was not reachable, was too slow, or broke its promise."""
     CONTEXT_FULL = auto()
     """Outputs came that no longer fit the model's window."""
     CANCELLED = auto()
@@ -62,6 +64,7 @@ _SAMPLING: Final[Mapping[Ending, EndRow]] = {
     Ending.MAX_TOOL_CALLS: EndRow("incomplete", "incomplete", reason="max_tool_calls", parent=True),
     Ending.STEERED: EndRow("incomplete", "incomplete", reason="steered", parent=True),
     Ending.FAILED: EndRow("failed", "failed", error="server_error"),
+    Ending.MODEL_LOST: EndRow("failed", "failed", error="model_lost"),
     Ending.CONTEXT_FULL: EndRow("failed", "failed", error="context_length"),
     Ending.CANCELLED: EndRow("failed", "cancelled", error="cancelled"),
     Ending.DISCONNECTED: EndRow(None, "cancelled"),

@@ -188,6 +188,13 @@ CATALOGUE: Final[Mapping[str, Row]] = {
     "server_error": Row(
         "server_error", "The server had an error while processing your request.", None, 500, _SERVER
     ),
+    "model_lost": Row(
+        "server_error",
+        "The model behind response '{response_id}' stopped answering; send the request again.",
+        None,
+        500,
+        _SERVER,
+    ),
     "cancelled": Row(
         "response_cancelled",
         "Response '{response_id}' was cancelled.",

@@ -13,6 +13,7 @@ from engine import vocabulary
 from engine.config import DEFAULT_LIMITS, Limits
 from engine.models import ModelEntry, ModelTable
 from engine.samplers.base import Appended, CallEnd, CallInput, CallStart, Prompt, Step, Steps
+from engine.samplers.paced import Pace, Paced
 from engine.samplers.scripted import END, Raise, Stall, call, say
 from engine.testing import MemoryTrace, Served, serving, simulate, simulated_engine
 from protocol.items import Item, Message, text_of
@@ -161,19 +162,21 @@ def run(
     limits: Limits = DEFAULT_LIMITS,
     models: ModelTable | None = None,
     may_be_empty: bool = False,
+    pace: Pace | None = None,
 ) -> Left:
-    """Run a program against an engine whose model is a parrot; its trace and remains are checked."""
+    """Run a program against an engine whose model is a parrot, at once or at a `pace`; its trace and remains are checked."""
     left = Left()
-    simulate(lambda: _converse(program, left, limits, models), seed=1)
+    simulate(lambda: _converse(program, left, limits, models, pace), seed=1)
     assert findings(left, may_be_empty=may_be_empty) == []
     return left
 
 
-async def _converse(program: Program, left: Left, limits: Limits, models: ModelTable | None) -> None:
+async def _converse(
+    program: Program, left: Left, limits: Limits, models: ModelTable | None, pace: Pace | None
+) -> None:
     left.sampler = Parrot()
-
     left.engine = simulated_engine(
-        left.sampler,
+        Paced(left.sampler, pace, tick_seconds=limits.tick_seconds) if pace else left.sampler,
         seed=1,
         limits=limits,
         models=models or ModelTable((ModelEntry(name="m", context_tokens=4000),)),

@@ -58,8 +58,8 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     EngineMutant(
         "a response resumes with its first output",
         "engine.inbox",
-        "        if not self._pending:\n            self._complete.set()",
-        "        if batch.outputs:\n            self._pending._open.clear()\n            self._complete.set()",
+        "        if not self._pending:\n            self.life.deadline",
+        "        if batch.outputs:\n            self._pending._open.clear()\n            self.life.deadline",
         "S6",
     ),
     EngineMutant(
@@ -172,8 +172,8 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     EngineMutant(
         "a pause has no end",
         "engine.inbox",
-        "        self.patience = trio.CancelScope(deadline=trio.current_time() + seconds)\n",
-        "        self.patience = trio.CancelScope()\n",
+        "        self.life.deadline = trio.current_time() + seconds\n",
+        "",
         "S13",
     ),
     EngineMutant(
@@ -254,8 +254,8 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     EngineMutant(
         "a warm-up is sampled",
         "engine.rollout",
-        "        if self.create.generate is False:",
-        "        if self.create.generate is None:",
+        "        warms_up = self.create.generate is False ",
+        "        warms_up = self.create.generate is None ",
         "W7",
     ),
     EngineMutant(

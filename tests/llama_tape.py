@@ -114,6 +114,23 @@ async def dropped(backend: LlamaBackend) -> Any:
     return resident, await collected(backend, handle, [*SUM, *said], max_tokens=4)
 
 
+async def released(backend: LlamaBackend) -> Any:
+    handle = backend.open("one")
+    said, _, _ = await collected(backend, handle, SUM, max_tokens=4)
+    await backend.release(handle)
+    finders = [backend.open(cache_key) for cache_key in ("another", "one", None)]
+    answers = []
+    for finder in finders:
+        answers.append(await collected(backend, finder, [*SUM, *said], max_tokens=4))
+        await backend.release(finder)
+    return handle.resident_tokens, answers
+
+
+async def evicted(backend: LlamaBackend) -> Any:
+    handles = [backend.open(cache_key) for cache_key in ("one", "another", "one", "a third")]
+    return [await collected(backend, handle, SUM, max_tokens=4) for handle in handles]
+
+
 async def refused(backend: LlamaBackend) -> Any:
     try:
         await collected(backend, backend.open(), [UNKNOWN_TOKEN], max_tokens=4)
@@ -131,6 +148,8 @@ SCENARIOS: "tuple[Scenario, ...]" = (
     saved_and_restored,
     forked,
     dropped,
+    released,
+    evicted,
     refused,
 )
 

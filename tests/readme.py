@@ -18,6 +18,7 @@ ENDINGS: Mapping[Ending, str] = {
     Ending.MAX_TOOL_CALLS: "`max_tool_calls` reached",
     Ending.STEERED: "a user's word waits (create form)",
     Ending.FAILED: "the sampler failed",
+    Ending.MODEL_LOST: "what runs the model failed",
     Ending.CONTEXT_FULL: "the context is full",
     Ending.CANCELLED: "cancelled",
     Ending.EXPIRED: "no output came in time",

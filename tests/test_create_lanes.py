@@ -309,3 +309,20 @@ def test_what_waits_when_the_client_leaves_is_never_begun():
 
     assert [report.ending for report in left.reports] == ["disconnected"]
     assert len(left.sampler.contexts) == 1
+
+
+def test_what_goes_on_with_an_output_samples_before_what_begins():
+    """On one slot: a turn that answers a call overtakes a new one that waited for longer, as a resumption would."""
+
+    async def program(caller: Caller) -> None:
+        parent = await caller.turn("call", stream_id="goes-on")
+        caller.create("wait", stream_id="busy")
+        await caller.until("response.output_text.delta")
+        caller.create("hi", stream_id="begins")
+        caller.create([caller.output(0)], previous_response_id=parent["id"], stream_id="goes-on")
+        await read_ends(caller, 3)
+
+    left = run(program, limits=attrs.evolve(DEFAULT_LIMITS, sampler_slots=1))
+
+    created = [frame["stream_id"] for frame in left.frames if frame["type"] == "response.created"]
+    assert created == ["goes-on", "busy", "goes-on", "begins"]

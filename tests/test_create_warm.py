@@ -1,8 +1,13 @@
 """`generate: false`: all is prepared and nothing is said, at any place of a chain (reference 4.3 rule 3)."""
 
 import pytest
+import trio
 
+from engine.samplers.paced import Pace
 from tests.create_form import Caller, run, text_in
+
+READ_SECONDS = 0.5
+"""Time enough to read what is new, and not for what was read ahead."""
 
 WARM_INPUTS = {
     "nothing": [],
@@ -104,3 +109,21 @@ def test_a_warm_up_counts_what_it_prepared():
         assert reused <= warm["usage"]["input_tokens"] < turn["usage"]["input_tokens"]
 
     run(program)
+
+
+def test_a_warm_up_reads_the_context_where_the_model_can():
+    """With a model that can read without speaking the next turn finds it read: the same tokens, in no time."""
+
+    async def program(caller: Caller) -> None:
+        warm = await caller.turn("A long story. " * 200, generate=False)
+        began = trio.current_time()
+        turn = await caller.turn("hi", previous_response_id=warm["id"])
+        assert text_in(turn) == "You said hi."
+        assert trio.current_time() - began < READ_SECONDS
+        assert warm["usage"]["input_tokens_details"]["cached_tokens"] == 0
+        assert turn["usage"]["input_tokens_details"]["cached_tokens"] == warm["usage"]["input_tokens"]
+
+    pace = Pace(tokens_per_second=1000.0, first_token_seconds=0.0, prefill_tokens_per_second=100.0)
+    left = run(program, pace=pace)
+
+    assert [len(heard) for heard in left.sampler.contexts] == [2]

@@ -106,6 +106,13 @@ REFERENCE = [
         "The server had an error while processing your request.",
         None,
     ),
+    (
+        "model_lost",
+        "server_error",
+        500,
+        "The model behind response 'resp_1' stopped answering; send the request again.",
+        None,
+    ),
     ("cancelled", "response_cancelled", 409, "Response 'resp_1' was cancelled.", None),
     (
         "expired",

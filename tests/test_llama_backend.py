@@ -37,6 +37,7 @@ async def test_it_keeps_the_rules():
         prompt = array("I", await asked(child, "Name a colour."))
         report = await check_backend(backend, prompt=prompt, more=array("I", more), stop_tokens=STOP)
         assert (report.restored is not None, report.forked is not None) == (True, True)
+        assert report.found[1] == 1
 
 
 def test_the_benchmark_runs():

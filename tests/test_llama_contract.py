@@ -4,16 +4,18 @@ from array import array
 from contextlib import aclosing
 from functools import partial
 
+import attrs
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from engine.backends.base import BackendError, Sampling
 from engine.backends.http import BackendHttp
 from engine.backends.llama import LlamaBackend, RemoteLlama
 from engine.backends.llama_answer import AnswerReader, literal_grammar
-from engine.backends.llama_segment import common_prefix
-from engine.backends.llama_slots import LlamaHandle, Slots
+from engine.backends.llama_slots import LlamaHandle, Slots, common_prefix
 from tests import llama_tape as tape
 from tests.llama_tape import EMOJI, STOP, SUM, Tape
 
@@ -58,6 +60,33 @@ async def test_a_saved_state_is_found_warm():
     assert backend.saves
 
 
+@attrs.define
+class _Tidy(RemoteLlama):
+    """Deletes what was saved, as a child's server does."""
+
+    discarded: list[str] = attrs.field(factory=list)
+
+    def discard(self, file: str) -> None:
+        self.discarded.append(file)
+
+
+@pytest.mark.parametrize("how", ["release", "drop"])
+async def test_what_ends_while_it_is_saved_leaves_nothing(how):
+    """The file is deleted, and nothing is believed to be in the slot, which was emptied."""
+    server = _Tidy(BackendHttp(tape.URL, dialled=Tape("saved_and_restored").dialled))
+    backend = LlamaBackend(server)
+    handle = backend.open("one")
+    await tape.collected(backend, handle, SUM, max_tokens=4)
+    slot = handle.slot
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(backend.save, handle)
+        while not slot.busy:
+            await trio.lowlevel.checkpoint()
+        await getattr(backend, how)(handle)
+    assert (len(server.discarded), handle.file, handle.slot, list(slot.tokens)) == (1, None, None, [])
+    assert (slot.busy, slot.cache_key, handle.resident_tokens) == (False, None, 0)
+
+
 async def test_a_fork_has_the_state():
     """Fork and original both go on warm, with the same tokens."""
     assert await tape.forked(Tape("forked").backend()) == [(SUM_SAID[4:], (len(SUM) + 3, 1), "stop")] * 2
@@ -69,6 +98,31 @@ async def test_after_a_drop_everything_is_read_again():
         0,
         (SUM_SAID[4:], (0, len(SUM) + 4), "stop"),
     )
+
+
+async def test_what_was_released_is_found_by_its_own_key_alone():
+    """The same tokens come in each case; warm they are only for the same key, and nobody's handle is always cold."""
+    cold, warm = ((SUM_SAID[4:], counts, "stop") for counts in ((0, len(SUM) + 4), (len(SUM) + 3, 1)))
+    backend = Tape("released").backend()
+    assert await tape.released(backend) == (0, [cold, warm, cold])
+    assert backend.slots is not None
+    assert (backend.slots.finds, backend.slots.evictions) == (1, 0)
+
+
+async def test_whose_place_is_taken_is_read_by_its_own_key_alone():
+    """In two slots, the third takes the place of one of its own key, warm; the fourth that of another key, cold."""
+    backend = Tape("evicted").backend()
+    answers = await tape.evicted(backend)
+    assert [reused for _, (reused, _), _ in answers] == [0, 0, len(SUM) - 1, 0]
+    assert [said for said, _, _ in answers] == [SUM_SAID[:4]] * 4
+
+
+async def test_a_server_that_reuses_what_it_was_not_to_reuse_breaks_the_promise():
+    """A foreign state in the counts of a first prompt fails the generation: nobody is to learn of it."""
+    kept = partial(_replaced, '"cache_n":0,"prompt_n":22', '"cache_n":2,"prompt_n":20')
+    with pytest.raises(BackendError, match="reused 2 tokens that were not to be found") as caught:
+        await tape.whole_answer(Tape("whole_answer", kept).backend())
+    assert caught.value.reason == "broke_promise"
 
 
 async def test_a_refusal_is_typed():
@@ -221,6 +275,14 @@ def test_a_grammar_of_one_text():
     assert literal_grammar('a"\\🌍\n') == 'root ::= "a\\U00000022\\U0000005C\\U0001F30D\\U0000000A"'
 
 
+@given(st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)))
+def test_common_prefix_of_any(one, other):
+    """It is as long as counting from the first token on says."""
+    pairs = list(zip(one, other, strict=False))
+    expected = next((at for at, (left, right) in enumerate(pairs) if left != right), len(pairs))
+    assert common_prefix(array("I", one), array("I", other)) == expected
+
+
 @pytest.mark.parametrize(
     ("one", "other", "common"), [("", "", 0), ("ab", "abc", 2), ("abx", "aby", 2), ("x", "y", 0)]
 )
@@ -296,6 +358,182 @@ async def test_a_server_that_began_anew_holds_nothing():
     await _used(slots, one)
     slots.forget()
     assert (slots.owned, one.slot, one.resident_tokens) == (0, None, 0)
+
+
+# --- what is found by content --------------------------------------------------------------------------------------
+
+LONG, OTHER = array("I", range(100)), array("I", range(500, 600))
+
+
+async def _taken(slots: Slots, handle: LlamaHandle, tokens: "array[int]") -> tuple[int, int, bool]:
+    """Read them as a server does: the slot's number, how many tokens are believed to be there, and whether all are read."""
+    slot = await slots.take(handle, tokens)
+    seen = slot.index, common_prefix(handle.tokens, tokens), slot.foreign
+    slot.foreign, handle.tokens = False, tokens[:]
+    slots.give_back(handle, slot)
+    return seen
+
+
+async def _left(slots: Slots, cache_key: str | None, tokens: "array[int]") -> None:
+    handle = LlamaHandle(0, cache_key)
+    await _taken(slots, handle, tokens)
+    slots.release(handle)
+
+
+@pytest.mark.parametrize(
+    ("left", "cache_key", "tokens", "expected"),
+    [
+        ([("a", LONG)], "a", LONG + OTHER, (0, 100, False)),
+        ([("a", LONG)], "a", LONG[:50] + OTHER, (0, 50, False)),
+        ([("a", LONG)], "a", LONG[:49] + OTHER, (1, 0, True)),
+        ([("a", LONG)], "b", LONG + OTHER, (1, 0, True)),
+        ([("a", LONG)], None, LONG + OTHER, (1, 0, True)),
+        ([(None, LONG)], None, LONG + OTHER, (1, 0, True)),
+        ([("a", LONG), ("b", OTHER)], "a", OTHER, (2, 0, True)),
+        ([("a", LONG), ("b", OTHER), ("a", OTHER)], "a", LONG, (0, 100, False)),
+        ([("a", LONG), ("b", OTHER), ("c", OTHER)], "b", LONG, (0, 0, True)),
+        ([("a", LONG), ("b", OTHER), ("c", OTHER)], "a", LONG[:9], (0, 9, False)),
+        ([("b", LONG), ("a", LONG), ("c", OTHER)], "a", LONG[:9], (0, 0, True)),
+    ],
+    ids=[
+        "all of it",
+        "half of it",
+        "less than half, and there is room",
+        "another key",
+        "no key",
+        "what had no key",
+        "the same tokens under another key",
+        "the one of most use",
+        "nothing, and no room",
+        "little, where least is lost",
+        "little, where others were longer away",
+    ],
+)
+async def test_which_slot_is_taken(left, cache_key, tokens, expected):
+    """What is of use, if most of it is; else an empty one; else the one given up longest ago, whose content only its key reuses."""
+    slots = Slots(3)
+    handles = [LlamaHandle(number, key) for number, (key, _) in enumerate(left)]
+    for handle, (_, held) in zip(handles, left, strict=True):
+        await _taken(slots, handle, held)
+    for handle in handles:
+        slots.release(handle)
+    assert await _taken(slots, LlamaHandle(9, cache_key), tokens) == expected
+
+
+async def test_of_several_the_one_that_has_most_in_common_is_taken():
+    """Among states that begin alike the longest common beginning counts, and of equals the later one."""
+    slots = Slots(3)
+    handles = [LlamaHandle(number, "a") for number in range(3)]
+    for handle, common in zip(handles, (40, 60, 60), strict=True):
+        await _taken(slots, handle, LONG[:common] + OTHER[:10])
+    for handle in handles:
+        slots.release(handle)
+    assert await _taken(slots, LlamaHandle(9, "a"), LONG) == (2, 60, False)
+    assert slots.finds == 1
+
+
+async def test_what_was_freed_goes_before_what_was_left():
+    """Who finds nothing takes a place where nothing is lost, though it was used last."""
+    slots = Slots(2)
+    kept, freed = LlamaHandle(1, "a"), LlamaHandle(2, "a")
+    for handle in (kept, freed):
+        await _taken(slots, handle, LONG)
+    slots.release(kept)
+    slots.lose(freed)
+    assert await _taken(slots, LlamaHandle(3, "b"), OTHER) == (1, 0, True)
+
+
+async def test_a_saved_state_is_brought_back_to_where_least_is_lost():
+    """A handle with a file seeks nothing: what is in its slot is foreign until the file is there, and its tokens stay."""
+    slots, saved = Slots(2), LlamaHandle(1, "a", LONG[:], file="saved")
+    await _left(slots, "a", LONG)
+    slot = await slots.take(saved, LONG + OTHER)
+    assert (slot.index, slot.foreign, saved.tokens) == (1, True, LONG)
+
+
+async def test_a_state_in_use_is_not_found():
+    """What a suspended handle owns is its own, whoever else would begin alike."""
+    slots, owner = Slots(2), LlamaHandle(1, "a")
+    await _taken(slots, owner, LONG)
+    assert await _taken(slots, LlamaHandle(2, "a"), LONG) == (1, 0, True)
+    assert owner.resident_tokens == 99
+
+
+async def test_what_was_never_read_into_is_still_foreign():
+    """A slot taken and given up before the server began is no state of who took it, and another's still."""
+    slots, brief = Slots(1), LlamaHandle(2, "b")
+    await _left(slots, "a", LONG)
+    slots.give_back(brief, await slots.take(brief, LONG))
+    slots.release(brief)
+    assert await _taken(slots, LlamaHandle(3, "b"), LONG) == (0, 0, True)
+
+
+async def test_nothing_is_found_in_a_server_that_began_anew():
+    """Neither what was left before, nor what was read on the old one by a generation that ended later."""
+    slots, busy = Slots(2), LlamaHandle(2, "a")
+    await _left(slots, "a", LONG)
+    slot = await slots.take(busy, OTHER)
+    busy.tokens, slot.foreign = OTHER[:], False
+    slots.forget()
+    slots.give_back(busy, slot)
+    slots.release(busy)
+    assert [(await _taken(slots, LlamaHandle(3, "a"), some))[1:] for some in (LONG, OTHER)] == [(0, True)] * 2
+
+
+@attrs.define
+class _Server:
+    """What really is in the slots of a server, and whose; it reuses all it can, if it is not told otherwise."""
+
+    held: dict[int, tuple[str | int, "array[int]"]] = attrs.field(factory=dict)
+
+    def read(self, index: int, whose: str | int, tokens: "array[int]", *, foreign: bool) -> int:
+        """How much was reused; it is `whose` from now on."""
+        last, there = self.held.get(index, (whose, array("I")))
+        reused = 0 if foreign else common_prefix(there, tokens)
+        assert reused == 0 or last == whose, "nobody learns of another's state"
+        self.held[index] = whose, tokens[:]
+        return reused
+
+
+_ACTIONS = st.tuples(
+    st.sampled_from(["read"] * 4 + ["give up", "release", "drop", "restart", "save"]),
+    st.integers(0, 5),
+    st.lists(st.integers(0, 1), min_size=1, max_size=6),
+)
+
+
+@given(actions=st.lists(_ACTIONS, max_size=40), slot_count=st.integers(1, 4))
+async def test_no_state_has_two_owners_or_is_reused_by_another_key(actions, slot_count):
+    """Whatever handles do, a slot has one owner, who believes in no more than is there; nothing of another key is reused."""
+    slots, server = Slots(slot_count), _Server()
+    handles = [LlamaHandle(number, (None, "a", "b")[number % 3]) for number in range(6)]
+    for action, number, ids in actions:
+        handle, tokens = handles[number], array("I", ids)
+        whose = handle.cache_key or number
+        if action in {"read", "give up"}:
+            slot = await slots.take(handle, tokens)
+            assert slot.owner is handle
+            if handle.file is not None:
+                assert slot.foreign, "until it is brought back"
+                server.held[slot.index], slot.foreign = (whose, handle.tokens), False
+                handle.file = None
+            if action == "read":
+                believed = common_prefix(handle.tokens, tokens)
+                assert server.read(slot.index, whose, tokens, foreign=slot.foreign) >= believed
+                slot.foreign, handle.tokens = False, tokens
+            slots.give_back(handle, slot)
+        elif action in {"release", "drop"}:
+            handle.file = None
+            (slots.release if action == "release" else slots.lose)(handle)
+        elif action == "restart":
+            server.held.clear()
+            slots.forget()
+        elif handle.slot is not None and handle.tokens:
+            handle.file = "saved"
+            slots.leave(handle)
+        owned = [handle.slot for handle in handles if handle.slot is not None]
+        assert all(slot.owner.slot is slot for slot in owned)
+        assert len({slot.index for slot in owned}) == len(owned) == slots.owned
 
 
 def test_a_remote_server_deletes_nothing():

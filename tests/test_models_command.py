@@ -81,3 +81,22 @@ def test_a_demo_of_a_model_that_cannot_be_run_says_what_to_do(capsys, model, mes
     """Wrong usage, before anything is started."""
     assert 2 == main(["demo", "--model", model])
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not a GGUF file; it should begin with the letters GGUF"),
+        (b"# a model card", "not a GGUF file; it should begin with the letters GGUF"),
+        (b"GGUF\x03\x00", "the metadata is cut off or damaged"),
+        (b"GGUF" + bytes(20), "GGUF version 0; versions 2 and 3 can be read: convert the file again"),
+    ],
+)
+def test_a_file_that_is_no_model_is_wrong_usage(tmp_path, capsys, content, message):
+    """The demo names the file and what is wrong with it in one line."""
+    pytest.importorskip("xllamacpp", reason="the demo says first that the engine is missing")
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(content)
+    assert 2 == main(["demo", "--model", str(path)])
+    said = capsys.readouterr().err
+    assert (True, True, 1) == (message in said, str(path) in said, said.count("\n"))

@@ -21,7 +21,8 @@ from engine.samplers.base import (
     Thought,
 )
 from engine.samplers.paced import Pace, Paced, Ticker, token_pieces
-from engine.samplers.scripted import Scripted
+from engine.samplers.scripted import END, Scripted, say
+from protocol.items import Message
 
 TICK = 0.004
 PROMPT = Prompt("resp_1", "m")
@@ -204,6 +205,47 @@ def test_tokens_of_the_warm_state_cost_no_time():
     pace = Pace(first_token_seconds=0.0, prefill_tokens_per_second=10.0)
     cold, warm = (virtual(timed_steps, [Text("a"), End()], pace, fed(held=held)) for held in (0, 100_000))
     assert [seconds for seconds, _ in cold] == [seconds for seconds, _ in warm]
+
+
+def test_what_is_only_read_takes_the_time_of_reading_and_is_told_to_the_source_later():
+    """No word and no first token's time; what the source answers, later, answers all that was read."""
+    pace = Pace(tokens_per_second=250.0, first_token_seconds=0.1, prefill_tokens_per_second=1000.0)
+    told = []
+
+    def script(prompt):
+        return [[*say("hello"), END]]
+
+    class Watched(Scripted):
+        def open(self, prompt):
+            sampling = super().open(prompt)
+            sample = sampling.sample
+
+            def watched(appended):
+                told.append([item.content for item in appended.items])
+                return sample(appended)
+
+            sampling.sample = watched
+            return sampling
+
+    async def scenario():
+        paced = Paced(Watched(script), pace, tick_seconds=TICK)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(paced.run)
+            sampling = paced.open(PROMPT)
+            began = trio.current_time()
+            one = Appended((Message("user", "one"),), array("I", [1] * 500), 500, only_read=True)
+            parts = [part async for step in sampling.sample(one) for part in step]
+            seconds = trio.current_time() - began
+            two = Appended((Message("user", "two"),), array("I"), 500)
+            rest = [part async for step in sampling.sample(two) for part in step]
+            nursery.cancel_scope.cancel()
+        return parts, seconds, rest
+
+    parts, seconds, rest = virtual(scenario)
+    assert [Prefilled(0, 500), End()] == parts
+    assert 0.5 <= seconds <= 0.5 + TICK + 1e-9
+    assert Prefilled(500, 0) == rest[0]
+    assert [["one", "two"]] == told
 
 
 def test_a_step_that_is_due_already_is_a_checkpoint_too():

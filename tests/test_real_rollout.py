@@ -16,6 +16,7 @@ from engine.engine import Engine
 from engine.formats.registry import make_format
 from engine.samplers.tokens import TokenOptions, TokenSampler
 from engine.testing import serving
+from protocol.errors import refusal
 from protocol.events import OutputTextDelta
 from protocol.items import FunctionCall, Message, text_of
 from tests.smollm2 import running, tokens_of, until, weights
@@ -59,11 +60,11 @@ def chatml_of_the_file():
     return make_format(None, None, {"forced_calls": str(CALLS)}, weights())
 
 
-async def rollout_in(form, backend):
-    """One rollout: its items, what was reported of it, and the recorder."""
+async def rollout_in(form, backend, **options):
+    """One rollout: its items, what was reported of it, and the recorder; `options` are those of the engine."""
     recorded, reports = Recorded(backend), []
     sampler = TokenSampler(chatml_of_the_file(), recorded, TokenOptions(max_tokens=80))
-    engine, kept = Engine.make(sampler, on_report=reports.append), []
+    engine, kept = Engine.make(sampler, on_report=reports.append, **options), []
     engine.persist = type(engine.persist)(kept.append)
 
     async def get_weather(city):
@@ -118,6 +119,24 @@ async def test_a_rollout_calls_tools_and_answers_in_its_own_words():
     assert drifts["http"] > 0
 
 
+async def test_over_http_a_history_that_comes_back_is_found_in_memory():
+    """Each request after the first finds what the one before has left, as the backend reports; in naive HTTP none does."""
+    seen = {}
+    async with running() as (_, backend):
+        for variant in ("naive", "optimised"):
+            _, _, reports, recorded = await rollout_in("http", backend, http_variant=variant)
+            seen[variant] = recorded
+            cached = [report.usage.cached_input_tokens for report in reports]
+            assert cached == [reused for reused, _ in recorded.counts]
+        assert (CALLS, 0) == (backend.slots.finds, backend.slots.evictions)
+    assert [(0, len(prompt)) for prompt in seen["naive"].prompts] == seen["naive"].counts
+    assert seen["naive"].prompts == seen["optimised"].prompts
+    first, *others = seen["optimised"].counts
+    assert (0, len(seen["optimised"].prompts[0])) == first
+    assert CALLS == len(others)
+    assert all(reused > computed for reused, computed in others)
+
+
 @pytest.mark.parametrize("retries", [0, 1])
 async def test_the_death_of_the_model_ends_no_suspended_rollout(retries):
     """Killed while one rollout samples and two are suspended: the one fails or goes on, as configured; the two finish."""
@@ -157,6 +176,8 @@ async def test_the_death_of_the_model_ends_no_suspended_rollout(retries):
             nursery.cancel_scope.cancel()
     assert set() == alive
     assert (spoken.status == "failed") == (retries == 0)
+    if spoken.status == "failed":
+        assert spoken.error.message == refusal("model_lost", response_id=spoken.id).message
     assert {"completed"} == set(ends)
 
 
@@ -186,3 +207,79 @@ def test_no_text_is_a_control_token_of_this_model(text):
     ids = tokenizer.encode(text)
     assert text == b"".join(map(tokenizer.token_bytes, ids)).decode()
     assert set() == set(ids) & set(tokenizer.specials.values())
+
+
+def test_every_control_token_of_this_model_is_text_however_it_is_cut():
+    """Each one whole, cut at each position, doubled, and with look-alikes is spelled in ids of text (T18)."""
+    tokenizer = chatml_of_the_file()._tokenizer
+    controls = set(tokenizer.specials.values())
+    assert {"<|im_start|>", "<|im_end|>", "<|endoftext|>"} <= set(tokenizer.specials)
+    for mark in tokenizer.specials:
+        pieces = [[mark[:at], mark[at:]] for at in range(len(mark))]
+        for texts in [*pieces, [mark + mark], [mark.replace("|", "\uff5c")], [f" {mark}\n"]]:
+            ids = [token for text in texts for token in tokenizer.encode(text)]
+            assert "".join(texts) == b"".join(map(tokenizer.token_bytes, ids)).decode()
+            assert set() == controls & set(ids)
+
+
+class Lossy(Recorded):
+    """One whose state can be taken away while a tool runs."""
+
+    async def generate(self, handle, tokens, sampling):
+        self.handle = handle
+        async with aclosing(super().generate(handle, tokens, sampling)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+
+async def rollout_that_loses_its_state(backend, lose):
+    """What was said, the model's prompts, and how much was reused and computed, segment by segment."""
+    lossy = Lossy(backend)
+    form = make_format(None, None, {"forced_calls": "1"}, weights())
+
+    async def get_time(city):
+        await lose(lossy)
+        return f"{city}: 9 in the morning"
+
+    async with (
+        serving(Engine.make(TokenSampler(form, lossy, TokenOptions(max_tokens=40)))) as served,
+        served.connect_client("append") as client,
+        client.rollout(
+            model="m", input="Ask for the time in Paris.", tools=TOOLS[1:], functions={"get_time": get_time}
+        ) as rollout,
+    ):
+        ended = await rollout.wait_ended()
+    (call,) = (item for item in ended.output if isinstance(item, FunctionCall))
+    jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+    (words,) = (text_of(item.content) for item in ended.output if isinstance(item, Message))
+    assert words
+    return (call.arguments, words, ended.status), lossy.prompts, lossy.counts
+
+
+async def test_a_rollout_says_the_same_whatever_became_of_its_state():
+    """Kept, dropped, or saved and brought back while its tool runs: the same tokens in, the same words out, greedy.
+
+    What was brought back is the same to the last token. What was read again is rounded otherwise, so where the model wavers
+    it may go on otherwise: its beginning is compared. Each has a server of its own, where nothing is warm by accident.
+    """
+
+    async def keep(lossy):
+        await trio.lowlevel.checkpoint()
+
+    async def drop(lossy):
+        await lossy.drop(lossy.handle)
+
+    async def save(lossy):
+        await lossy.save(lossy.handle)
+        assert 0 == lossy.handle.resident_tokens
+
+    outcomes = []
+    for lose in (keep, drop, save):
+        async with running(slots=1) as (_, backend):
+            outcomes.append(await rollout_that_loses_its_state(backend, lose))
+    kept, dropped, saved = outcomes
+    assert kept == saved
+    ((arguments, words, _), prompts, (first, (reused, computed))) = kept
+    assert reused > computed
+    assert (arguments, prompts, [first, (0, reused + computed)]) == (dropped[0][0], *dropped[1:])
+    assert words[:20] == dropped[0][1][:20]

@@ -10,7 +10,7 @@ import trio
 
 from engine.backends.base import BackendError, Generated, Sampling
 from engine.backends.conformance import check_backend
-from engine.backends.scripted import Fault, ScriptedBackend, ScriptedPace, pseudo_model
+from engine.backends.scripted import LEFT_STATES, Fault, ScriptedBackend, ScriptedPace, pseudo_model
 
 STOP = 999
 PROMPT = array("I", range(40))
@@ -45,6 +45,7 @@ async def test_it_keeps_the_rules(options):
     report = await check(model(**options), max_tokens=60)
     assert sum(report.cold) == sum(report.warm)
     assert (0, len(MORE) + 1) == (report.cold[0], report.warm[1] + 1)
+    assert report.found[1] == 1
     assert (report.restored is not None) == options.get("saves", True)
     assert (report.forked[0] > 0) == options.get("forks", True)
 
@@ -87,6 +88,13 @@ class Wrong(ScriptedBackend):
             await trio.lowlevel.checkpoint()
             yield piece
 
+    def open(self, cache_key=None):
+        return super().open("everybody's" if self.habit == "shares with everybody" else cache_key)
+
+    async def release(self, handle):
+        if self.habit != "does not let go":
+            await super().release(handle)
+
     async def save(self, handle):
         if self.habit != "saves nothing":
             await super().save(handle)
@@ -124,6 +132,8 @@ class Slow(ScriptedBackend):
         ("forgets", "rule 2 .* as one uninterrupted prompt"),
         ("saves nothing", "rule 3 .* stay where they were after a save"),
         ("loses what it saved", "rule 3 .* is not there any more"),
+        ("shares with everybody", "rule 6 .* of another cache key finds [0-9]+ tokens of others"),
+        ("does not let go", "rule 6 .* are still of a handle that was released"),
     ],
 )
 async def test_a_bad_habit_is_noticed(habit, message):
@@ -162,6 +172,43 @@ async def test_counts_are_honest():
     await backend.drop(handle)
     first = (await generate(backend, handle, [1, 2, 3]))[0]
     assert [(0, 3), (2, 1), (2, 2), (0, 3)] == [*seen, (first.reused_tokens, first.computed_tokens)]
+
+
+async def test_what_was_released_is_found_by_its_content():
+    """The state that begins most like a prompt is taken, once, by a handle of its key; what was dropped is not found."""
+    backend = model()
+    read = [
+        ("a", [1, 2, 3]),
+        ("a", [1, 2, 4, 5]),
+        ("b", [1, 2, 4, 6]),
+        (None, [1, 2, 4, 6]),
+        ("a", [7, 8, 9]),
+    ]
+    handles = [backend.open(cache_key) for cache_key, _ in read]
+    for handle, (_, tokens) in zip(handles, read, strict=True):
+        await generate(backend, handle, tokens, max_tokens=1)
+    await backend.drop(handles.pop())
+    for handle in handles:
+        await backend.release(handle)
+    seen = []
+    for tokens in ([1, 2, 4, 6], [1, 2, 4, 6], [1, 2, 4, 6], [7, 8, 9]):
+        pieces = await generate(backend, backend.open("a"), tokens, max_tokens=1)
+        seen.append(pieces[0].reused_tokens)
+    assert [3, 2, 0, 0] == seen
+
+
+async def test_only_so_many_states_are_left():
+    """Those that were released last stay."""
+    backend = model()
+    for first in range(LEFT_STATES + 1):
+        handle = backend.open("a")
+        await generate(backend, handle, [first, 1], max_tokens=1)
+        await backend.release(handle)
+    seen = [
+        (await generate(backend, backend.open("a"), [first, 1, 2], max_tokens=1))[0].reused_tokens
+        for first in range(3)
+    ]
+    assert [0, 2, 2] == seen
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,7 @@ class Broken:
 
     segment: Any
     close: Any = trio.lowlevel.checkpoint
+    reads_ahead: bool = False
 
     def open(self, _prompt: Prompt) -> Sampling:
         return self  # type: ignore[return-value]
@@ -232,6 +233,7 @@ async def says_nothing_wrong(_appended: Appended) -> Steps:
         (Broken(says_half_a_character), 4),
         (Broken(holds_a_scope), 6),
         (Broken(holds_a_nursery), 6),
+        (Broken(says_nothing_wrong, reads_ahead=True), 7),
     ],
     ids=lambda value: value.segment.__name__ if isinstance(value, Broken) else None,
 )

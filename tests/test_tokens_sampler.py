@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engine.backends.base import BackendError
 from engine.backends.scripted import Fault, ScriptedBackend, ScriptedPace, pseudo_model
 from engine.hosted import HostedTool
-from engine.samplers.base import Appended, CallEnd, End, Prefilled, Prompt, Text
+from engine.samplers.base import Appended, CallEnd, ContextFullError, End, Prefilled, Prompt, Text
 from engine.samplers.tokens import TokenOptions, TokenSampler
 from engine.samplers.turns import TurnMemory
 from engine.testing import check_sampler, serving, simulate, simulated_engine
@@ -101,6 +101,24 @@ async def test_only_what_is_new_is_rendered():
     assert [(0, len(one)), (warm, len(two) - warm)] == [prefilled(first), prefilled(second)]
 
 
+async def test_a_context_that_was_read_ahead_is_warm_for_the_first_words():
+    """Nothing is said and nothing of it stays in the sequence; the next prompt is the same as without, and finds it read."""
+    seen = []
+    for ahead in (False, True):
+        played = backend(*(["!"] if ahead else []), *ROLLOUT)
+        sampling = sampler_over(played).open(PROMPT)
+        if ahead:
+            steps = sampling.sample(Appended((USER,), array("I"), only_read=True))
+            read = [part async for step in steps for part in step]
+            assert [Prefilled(0, len(played.prompts[0]), exact=True), End()] == read
+        seen.append((prefilled(await sampled(sampling, *(() if ahead else (USER,)))), played.prompts))
+        await sampling.aclose()
+    (cold, (prompt,)), (warm, (before, again)) = seen
+    opening = tokens_of("<|im_start|>assistant\n")
+    assert prompt == again == before + opening
+    assert [(0, len(prompt)), (len(before), len(opening))] == [cold, warm]
+
+
 async def test_the_state_of_the_model_may_be_lost_saved_and_brought_back():
     """After a drop all is computed again, after a restore all but the last token is there; the prompts are the same."""
     seen = []
@@ -180,13 +198,14 @@ async def test_tools_that_were_found_are_known():
 
 
 async def test_the_window_of_the_model_is_a_limit_of_length():
-    """What no longer fits is not sampled; what does not fit at all ends at once."""
+    """What no longer fits is not sampled; what does not fit at all is an error of its own, and the backend hears nothing of it."""
     small = backend("one two three four five six<|im_end|>", context_tokens=60)
     parts = await sampled(sampler_over(small).open(attrs.evolve(PROMPT, tools=())), USER)
     room = small.samplings[0].max_tokens
     long = Message("user", "word " * 100)
     assert room == 60 - len(small.prompts[0])
-    assert [("end", "length")] == joined(await sampled(sampler_over(small).open(PROMPT), long))
+    with pytest.raises(ContextFullError, match="fill the window of scripted"):
+        await sampled(sampler_over(small).open(PROMPT), long)
     assert 1 == len(small.prompts)
     assert isinstance(parts[-1], End)
 
@@ -592,20 +611,26 @@ def test_a_state_that_was_lost_meanwhile_is_computed_again_and_said():
 
 
 def test_a_backend_that_dies_ends_its_response_only():
-    """One of two rollouts fails, typed, and the other one completes on the same server."""
+    """One of two rollouts fails, in words of its own and counted by its reason; the other one completes on the same server."""
+    hooks = []
 
     async def scenario():
         played = backend("Yes.<|im_end|>", faults=[Fault("dies", 1, 1)])
-        engine = simulated_engine(sampler_over(played), seed=1)
+        engine = simulated_engine(
+            sampler_over(played), seed=1, on_report=lambda report: hooks.append(report.hooks)
+        )
         async with serving(engine) as served, served.connect_client() as client:
             seen = []
             for _ in range(2):
                 async with client.rollout(model="m", input="go") as rollout:
                     ended = await rollout.wait_ended()
-                seen.append((ended.status, ended.error and ended.error.code))
+                seen.append((ended.status, ended.error and (ended.error.code, ended.error.message)))
         return seen
 
-    assert [("failed", "server_error"), ("completed", None)] == simulate(scenario, seed=1)
+    (failed, (code, words)), completed = simulate(scenario, seed=1)
+    assert ("failed", "server_error", ("completed", None)) == (failed, code, completed)
+    assert words.endswith("stopped answering; send the request again.")
+    assert [1, 0] == [each.get("model_died", 0) for each in hooks]
 
 
 def test_a_retry_is_not_seen_by_the_client():
@@ -676,3 +701,31 @@ def test_a_cancelled_rollout_samples_no_more_tokens():
 
     before, after, running = simulate(scenario, seed=1)
     assert (True, 0) == (0 < before <= after <= before + 1, running)
+
+
+# --- what ended rollouts leave ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "dropped", "is_found"),
+    [("a", "a", False, True), ("a", "b", False, False), (None, None, False, False), ("a", "a", True, False)],
+    ids=["its own", "another's", "nobody's", "what a policy dropped"],
+)
+async def test_a_history_that_comes_back_finds_what_its_rollout_left(first, second, dropped, is_found):
+    """A later sampling of the same cache key reads only what is new after the turn that was sampled; the ids are the same."""
+    played = backend(ROLLOUT[2])
+    sampler = sampler_over(played)
+    one = sampler.open(attrs.evolve(PROMPT, cache_key=first))
+    await sampled(one, USER)
+    answer = said("All is 😀.")
+    one.finished((answer,))
+    if dropped:
+        await one.drop()
+    for _ in range(2):
+        await one.aclose()
+    assert 0 == one.resident_tokens
+    two = sampler.open(attrs.evolve(PROMPT, cache_key=second))
+    parts = await sampled(two, USER, answer, Message("user", "and now?"))
+    prompt, history = len(played.prompts[1]), len(played.prompts[0]) + len(tokens_of(ROLLOUT[2]))
+    assert played.prompts[1][:history] == played.prompts[0] + array("I", tokens_of(ROLLOUT[2]))
+    assert (history if is_found else 0, prompt - history if is_found else prompt) == prefilled(parts)

@@ -25,8 +25,8 @@ class Older(VllmServer):
 
 
 async def generated(backend, tokens=PROMPT, sampling=FEW, handle=None):
-    """(tokens, last piece) of one generation."""
-    async with aclosing(backend.generate(handle or backend.open(), tokens, sampling)) as pieces:
+    """(tokens, last piece) of one generation; without a handle in one of the same cache key."""
+    async with aclosing(backend.generate(handle or backend.open("one"), tokens, sampling)) as pieces:
         everything = [piece async for piece in pieces]
     return [token for piece in everything for token in piece.tokens], everything[-1]
 
@@ -50,6 +50,7 @@ async def test_the_backend_keeps_the_rules(autojump_clock, says_details):
     assert reused % 16 == 0
     assert computed >= 64
     assert report.restored is None
+    assert report.found[0] >= reused
 
 
 async def test_the_request_is_what_vllm_reads(autojump_clock):
@@ -65,6 +66,7 @@ async def test_the_request_is_what_vllm_reads(autojump_clock):
             asked.body for asked in server.peer.asked if asked.target.endswith("generate")
         )
     assert first.pop("request_id") != second.pop("request_id")
+    assert first.pop("cache_salt") == second.pop("cache_salt")
     assert first == {
         "model": "tiny",
         "token_ids": PROMPT.tolist(),
@@ -157,6 +159,27 @@ async def test_a_cache_that_was_emptied_meanwhile_is_told(autojump_clock):
         after = await generated(backend, handle=handle)
     assert after == before
     assert counts(after[1]) == (0, 100)
+
+
+async def test_each_cache_key_has_its_salt(autojump_clock):
+    """One key's handles hit the same blocks, another's and those without a key their own; nothing tells the key."""
+    async with vllm(VllmServer(says_details=True)) as (backend, server):
+        keyless = backend.open()
+        handles = [
+            *map(backend.open, ("secret", "secret", "other", None)),
+            keyless,
+            await backend.fork(keyless),
+        ]
+        seen = []
+        for handle in handles:
+            seen.append(counts((await generated(backend, handle=handle))[1])[0])
+            if handle is not keyless:
+                await backend.release(handle)
+        salts = [asked.body["cache_salt"] for asked in server.peer.asked if asked.target.endswith("generate")]
+    assert seen == [0, 96, 0, 0, 0, 96]
+    assert [salts.index(salt) for salt in salts] == [0, 0, 2, 3, 4, 4]
+    assert "secret" not in str(salts)
+    assert handles[0].resident_tokens == 0
 
 
 async def test_counters_that_others_moved_tell_nothing(autojump_clock):

@@ -1,6 +1,6 @@
 """vLLM's token endpoint as a contract: a server in memory that answers as vLLM 0.32 was seen to, down to the chunks' members.
 
-What it samples is a function of the prompt, as greedy sampling is. Its prefix cache is whole blocks, and its counters those
+What it samples is a function of the prompt, as greedy sampling is. Its prefix cache is whole blocks under a salt, and its counters those
 of `/metrics`, which include what other clients have asked.
 """
 
@@ -32,7 +32,7 @@ class VllmServer:
     token_seconds: float = 0.0
     faults: dict[int, str] = attrs.field(factory=dict)
     """Of the n-th generation, counted from 1."""
-    blocks: set[tuple[int, ...]] = attrs.field(factory=set)
+    blocks: set[tuple[str, tuple[int, ...]]] = attrs.field(factory=set)
     queries: int = 0
     hits: int = 0
     generations: int = 0
@@ -76,7 +76,8 @@ class VllmServer:
         if fault is not None:
             await self._go_wrong(fault, reply)
             return
-        cached = self._look_up(tokens)
+        salt = body["cache_salt"]
+        cached = self._look_up(salt, tokens)
         prompt_tokens, finish, left = len(tokens), None, wanted["max_tokens"]
         while finish is None:
             if self.token_seconds:
@@ -87,7 +88,7 @@ class VllmServer:
             left -= 1
             finish = "stop" if token in wanted["stop_token_ids"] else "length" if left == 0 else None
             await reply.event(chunk([token], finish, stop_reason=token if finish == "stop" else None))
-        self._remember(tokens[:-1])
+        self._remember(salt, tokens[:-1])
         usage = {
             "prompt_tokens": prompt_tokens,
             "total_tokens": len(tokens),
@@ -122,19 +123,19 @@ class VllmServer:
                 pass
         await reply.end_stream()
 
-    def _look_up(self, tokens: "list[int]") -> int:
+    def _look_up(self, salt: str, tokens: "list[int]") -> int:
         """At least one token is always computed."""
         cached = 0
-        while cached + BLOCK_TOKENS < len(tokens) and tuple(tokens[: cached + BLOCK_TOKENS]) in self.blocks:
-            cached += BLOCK_TOKENS
+        while (end := cached + BLOCK_TOKENS) < len(tokens) and (salt, tuple(tokens[:end])) in self.blocks:
+            cached = end
         self.queries += len(tokens)
         self.hits += cached
-        self._remember(tokens)
+        self._remember(salt, tokens)
         return cached
 
-    def _remember(self, tokens: "list[int]") -> None:
+    def _remember(self, salt: str, tokens: "list[int]") -> None:
         for end in range(BLOCK_TOKENS, len(tokens) + 1, BLOCK_TOKENS):
-            self.blocks.add(tuple(tokens[:end]))
+            self.blocks.add((salt, tuple(tokens[:end])))
 
     def _metrics(self) -> bytes:
         """Two engines, so that whoever reads has to add up."""

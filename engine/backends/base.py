@@ -10,6 +10,8 @@ Rules (checked by `engine.testing.check_backend`):
 3. Closed or cancelled, it stops generating within 200 ms, and the handle is good for the tokens sampled so far, or cold.
 4. `reused_tokens` + `computed_tokens` is the length of the prompt; a backend that does not say leaves both None.
 5. A backend that times out, dies or breaks its promise raises `BackendError`; it is as good as new for the next call.
+6. What a released handle left, only handles of its own cache key find, by their tokens: the counts say so, and the tokens
+   are the same. Nobody learns by the counts, nor by the time it takes, what handles of other keys have read.
 """
 
 from array import array
@@ -76,8 +78,11 @@ class Backend(Protocol):
     """Can a state be written away and brought back?"""
     forks: bool
 
-    def open(self) -> Handle:
-        """A handle without any state. Not a checkpoint."""
+    def open(self, cache_key: str | None = None) -> Handle:
+        """A handle without any state of its own yet. Not a checkpoint.
+
+        It may find what a released handle of the same key left; with None nobody's, and nobody finds what it leaves.
+        """
         ...
 
     def generate(
@@ -88,6 +93,13 @@ class Backend(Protocol):
 
     async def drop(self, handle: Handle) -> None:
         """Free what it holds. Idempotent; never raises."""
+        ...
+
+    async def release(self, handle: Handle) -> None:
+        """Its sequence is over: what it holds may stay until somebody needs the place, to be found by its content.
+
+        Without a cache key, and where nothing can be found again, a `drop`. Idempotent; never raises.
+        """
         ...
 
     async def save(self, handle: Handle) -> None:

@@ -1,4 +1,4 @@
-"""What a backend must do, run against it: the five rules of `engine.backends.base`.
+"""What a backend must do, run against it: the six rules of `engine.backends.base`.
 
     async def test_my_backend():
         await check_backend(MyBackend(), prompt=ids, more=ids_of_a_tool_output, stop_tokens=stop)
@@ -48,6 +48,8 @@ class BackendReport:
     restored: tuple[int, int] | None
     """After a save and a restore, if it can."""
     forked: tuple[int, int] | None
+    found: tuple[int, int] | None
+    """By its content, after a handle of the same cache key was released."""
     cancel_seconds: float
 
 
@@ -77,12 +79,14 @@ async def check_backend(
     await check.same(handle, longer, warm, "beside its fork")
     for some in (fork, handle):
         await backend.drop(some)
+    found = await check.found(longer, warm)
     return BackendReport(
         sampled_tokens=len(first.tokens) + len(warm.tokens),
         warm=warm.counts,
         cold=cold.counts,
         restored=None if restored is None else restored.counts,
         forked=forked.counts,
+        found=found.counts,
         cancel_seconds=cancel_seconds,
     )
 
@@ -170,6 +174,35 @@ class _Check:
         back = await self.backend.restore(handle)
         _require(back, 3, "what was saved a moment ago is not there any more")
         return await self.same(handle, tokens, expected, "after a restore")
+
+    async def found(self, tokens: "array[int]", expected: _Run) -> _Run:
+        """What a released handle left, one of its own key may find; nobody else does. Rule 6."""
+        await self._leave("one", tokens, expected)
+        for cache_key, whose in (("another", "of another cache key"), (None, "that has no cache key")):
+            await self._finds_nothing(cache_key, tokens, expected, whose)
+        await self._leave(None, tokens, expected)
+        await self._finds_nothing("a third", tokens, expected, "after one that has no cache key")
+        await self._leave("one", tokens, expected)
+        finder = self.backend.open("one")
+        found = await self.same(finder, tokens, expected, "found by its content")
+        await self.backend.drop(finder)
+        return found
+
+    async def _leave(self, cache_key: str | None, tokens: "array[int]", expected: _Run) -> None:
+        handle = self.backend.open(cache_key)
+        await self.same(handle, tokens, expected, "before a release")
+        for _ in range(2):
+            await self.backend.release(handle)
+        resident = handle.resident_tokens
+        _require(resident == 0, 6, f"{resident} tokens are still of a handle that was released")
+
+    async def _finds_nothing(
+        self, cache_key: str | None, tokens: "array[int]", expected: _Run, whose: str
+    ) -> None:
+        handle = self.backend.open(cache_key)
+        reused, _ = (await self.same(handle, tokens, expected, f"in a handle {whose}")).counts or (0, 0)
+        _require(reused == 0, 6, f"a handle {whose} finds {reused} tokens of others")
+        await self.backend.drop(handle)
 
 
 def _require(holds: bool, rule: int, words: str) -> None:

@@ -1,8 +1,9 @@
 """llama.cpp's server by its token API: each sequence in a slot, warm until somebody else needs the place.
 
     open ──► generate ──► in a slot ──► generate: only what is new is read
-                 ▲            │ drop, another's need, the server's death: cold, everything is read again
-                 └── file ◄───┘ save, restore, fork
+              ▲  ▲            │ drop, another's need, the server's death: cold, everything is read again
+              │  └── file ◄───┤ save, restore, fork
+              └──── left ◄────┘ release: found by its tokens, by a handle of the same cache key
 
 A generation is one streamed `POST /completion` with all token ids and the slot's number. Two things interrupt it:
 
@@ -118,10 +119,10 @@ class LlamaBackend:
 
     # --- generating ------------------------------------------------------------------------------------------------
 
-    def open(self) -> LlamaHandle:
+    def open(self, cache_key: str | None = None) -> LlamaHandle:
         """As `Backend.open`."""
         self._handles += 1
-        return LlamaHandle(self._handles)
+        return LlamaHandle(self._handles, cache_key)
 
     async def generate(
         self, handle: Handle, tokens: "array[int]", sampling: Sampling
@@ -158,17 +159,18 @@ class LlamaBackend:
     ) -> AsyncGenerator[Generated, None]:
         """Generate in a slot, after what was told already."""
         http = await self._ready()
-        slot = await self._slots.take(handle)
+        everything = array("I", tokens) + told
+        slot = await self._slots.take(handle, everything)
         counts = SegmentCounts()
         try:
             if handle.file is not None:
                 await self._bring_back(http, handle, slot)
             segment = Segment(
                 http=http,
-                slot_index=slot.index,
+                slot=slot,
                 handle=handle,
                 sampling=sampling,
-                tokens=array("I", tokens) + told,
+                tokens=everything,
                 told=len(told),
                 end_token=self._end_token,
                 counts=counts,
@@ -212,6 +214,13 @@ class LlamaBackend:
         handle.tokens, handle.restored = array("I"), False
         await trio.lowlevel.checkpoint()
 
+    async def release(self, handle: Handle) -> None:
+        """As `Backend.release`: the slot keeps what is in it, and remembers whose it is. Nobody has to be told."""
+        assert isinstance(handle, LlamaHandle), "made by `open`"
+        if handle.cache_key is not None and self.slots is not None:
+            self.slots.release(handle)
+        await self.drop(handle)  # of a file, or of what is nobody's
+
     async def save(self, handle: Handle) -> None:
         """As `Backend.save`. A handle without a state stays without one. `BackendError`."""
         assert isinstance(handle, LlamaHandle), "made by `open`"
@@ -234,7 +243,7 @@ class LlamaBackend:
     async def fork(self, handle: Handle) -> LlamaHandle:
         """As `Backend.fork`: by a file, which the fork reads when it generates. `BackendError`."""
         assert isinstance(handle, LlamaHandle), "made by `open`"
-        other = self.open()
+        other = self.open(handle.cache_key)
         if handle.slot is None and handle.file is not None:
             await self.restore(handle)
         other.file = await self._write(handle, f"{self._files}-{other.number}")
@@ -257,6 +266,10 @@ class LlamaBackend:
             await self._act(http, slot, "save", {"filename": file})
             if leaving:
                 await self._act(http, slot, "erase")
+                if handle.slot is None:  # dropped or released meanwhile
+                    slot.leave_nothing()
+                    self._server.discard(file)
+                    return None
                 self._slots.leave(handle)
         finally:
             self._slots.give_back(handle, slot)
@@ -264,15 +277,15 @@ class LlamaBackend:
 
     async def _bring_back(self, http: BackendHttp, handle: LlamaHandle, slot: Slot) -> bool:
         file, handle.file = handle.file, None
+        tokens, handle.tokens = handle.tokens, array("I")  # none, until they are there
         try:
             await self._act(http, slot, "restore", {"filename": file})
         except BackendRefusedError as error:
             log.warning("%s: a saved state is gone: %s", self.name, error)
-            handle.tokens = array("I")
             return False
         finally:
             self._server.discard(str(file))
-        handle.restored = True
+        handle.tokens, handle.restored, slot.foreign = tokens, True, False
         return True
 
     @staticmethod

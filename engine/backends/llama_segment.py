@@ -10,7 +10,7 @@ import attrs
 from engine.backends.base import BackendError, Finish, Generated, Sampling
 from engine.backends.http import BackendHttp
 from engine.backends.llama_answer import AnswerReader, Chunk, literal_grammar
-from engine.backends.llama_slots import LlamaHandle
+from engine.backends.llama_slots import LlamaHandle, Slot, common_prefix
 
 MAX_SEED: Final = 2**32 - 1
 """As a seed it means: any. So seeds are taken modulo it."""
@@ -32,7 +32,7 @@ class Segment:
     """One generation; `pieces` may be called once."""
 
     http: BackendHttp
-    slot_index: int
+    slot: Slot
     handle: LlamaHandle
     sampling: Sampling
     tokens: "array[int]"
@@ -106,11 +106,18 @@ class Segment:
             body["json_schema"] = self.sampling.schema
         silent: Chunk | None = None
         """One without text: perhaps the end."""
+        foreign = self.slot.foreign
         async with aclosing(self.http.stream_json("/completion", body)) as answer:
             async for raw in answer:
                 chunk = reader.feed(raw)
+                self.slot.foreign = False  # it has begun to read, so what was there before is gone
                 if chunk is None:
                     continue
+                if foreign and chunk.reused_tokens:
+                    raise BackendError(
+                        "broke_promise",
+                        f"llama.cpp reused {chunk.reused_tokens:,} tokens that were not to be found",
+                    )
                 if silent is not None:
                     if chunk.stop == "eos" and not chunk.hole_tokens:
                         yield attrs.evolve(
@@ -212,8 +219,8 @@ class Segment:
         sampling = self.sampling
         body: dict[str, Any] = {
             "prompt": self.tokens.tolist(),
-            "id_slot": self.slot_index,
-            "cache_prompt": True,
+            "id_slot": self.slot.index,
+            "cache_prompt": not self.slot.foreign,
             "return_tokens": True,
             "n_predict": -1 if self._left is None else self._left,
             "temperature": sampling.temperature,
@@ -226,11 +233,3 @@ class Segment:
         ):  # another stream of chance after each hole, and the same one in each run
             body["seed"] = (sampling.seed + len(self.tokens) - self._started_with) % MAX_SEED
         return body
-
-
-def common_prefix(one: "array[int]", other: "array[int]") -> int:
-    """How many tokens two sequences have in common, from the first on."""
-    shorter = min(len(one), len(other))
-    if one[:shorter].tobytes() == other[:shorter].tobytes():
-        return shorter
-    return next(index for index in range(shorter) if one[index] != other[index])

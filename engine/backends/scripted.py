@@ -5,6 +5,7 @@ A function is a model in every respect that matters here: the same tokens before
 """
 
 from array import array
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from hashlib import blake2b
 from typing import Final, Literal
@@ -20,6 +21,8 @@ Continuation = Callable[["array[int]"], Sequence[int]]
 """The whole prompt → what is sampled after it; at least one id."""
 
 DEFAULT_CONTEXT_TOKENS: Final = 1 << 20
+LEFT_STATES: Final = 16
+"""So many of released handles are kept, the newest."""
 
 
 @attrs.frozen
@@ -49,6 +52,7 @@ class ScriptedHandle:
     prompt: "array[int]" = attrs.field(factory=lambda: array("I"))
     """Before its current segment."""
     segment: int = -1
+    cache_key: str | None = None
 
     @property
     def resident_tokens(self) -> int:
@@ -90,10 +94,12 @@ class ScriptedBackend:
         self.samplings: list[Sampling] = []
         self.handles: list[ScriptedHandle] = []
         """All that were opened."""
+        self.left: deque[tuple[str, array[int]]] = deque(maxlen=LEFT_STATES)
+        """By released handles: each cache key, and what was held."""
 
-    def open(self) -> ScriptedHandle:
+    def open(self, cache_key: str | None = None) -> ScriptedHandle:
         """As `Backend.open`."""
-        handle = ScriptedHandle()
+        handle = ScriptedHandle(cache_key=cache_key)
         self.handles.append(handle)
         return handle
 
@@ -127,12 +133,23 @@ class ScriptedBackend:
             self.running -= 1
 
     async def _prefill(self, own: ScriptedHandle, tokens: "array[int]", fault: Fault | None) -> Generated:
+        if not own.held:
+            own.held = self._found(own.cache_key, tokens)
         reused = min(_common_length(own.held, tokens), len(tokens) - 1) if tokens else 0
         computed = len(tokens) - reused
         await _pass(self._pace.prefill_seconds * computed)
         own.held = tokens[:]
         lie = 1 if fault is not None and fault.kind == "lies" else 0
         return Generated(reused_tokens=reused + lie, computed_tokens=computed)
+
+    def _found(self, cache_key: str | None, tokens: "array[int]") -> "array[int]":
+        """What was left that has most in common with a prompt; it is taken."""
+        left = [entry for entry in self.left if entry[0] == cache_key and _common_length(entry[1], tokens)]
+        if not left:
+            return array("I")
+        best = max(left, key=lambda entry: _common_length(entry[1], tokens))
+        self.left.remove(best)
+        return best[1]
 
     def _sampled(
         self, own: ScriptedHandle, tokens: "array[int]", sampling: Sampling
@@ -181,6 +198,13 @@ class ScriptedBackend:
         own.held, own.saved = array("I"), None
         await trio.lowlevel.checkpoint()
 
+    async def release(self, handle: Handle) -> None:
+        """As `Backend.release`."""
+        own = _own(handle)
+        if own.cache_key is not None and own.held:
+            self.left.append((own.cache_key, own.held))
+        await self.drop(handle)
+
     async def save(self, handle: Handle) -> None:
         """As `Backend.save`."""
         own = _own(handle)
@@ -203,7 +227,7 @@ class ScriptedBackend:
         own = _own(handle)
         await trio.lowlevel.checkpoint()
         held = own.held[:] if self.forks else array("I")
-        return ScriptedHandle(held, None, own.prompt[:], own.segment)
+        return ScriptedHandle(held, None, own.prompt[:], own.segment, own.cache_key)
 
 
 def pseudo_model(vocabulary_tokens: int, stop_token: int, *, length: int = 20) -> Continuation:

@@ -9,6 +9,9 @@ much was reused:
   was looked up in between, so if nobody else ran; else
 - nothing: the counts are None.
 
+What was read for one cache key is not found for another: it is the salt of the blocks' hashes. Without a key a handle has a
+salt of its own.
+
 The server must run with `--tokens-only` or `--enable-scale-out`. JSON schemas need the latter: tokens alone tell it no text.
 An answer that is left is ended twice, by closing its connection and by name, since closing has been overlooked
 (vllm-project/vllm#54947).
@@ -17,6 +20,7 @@ An answer that is left is ended twice, by closing its connection and by name, si
 from array import array
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
+from hashlib import blake2b
 from itertools import count
 from secrets import token_hex
 from typing import Any, Final
@@ -45,6 +49,8 @@ _OVER_BY_ITSELF: Final = ("unreachable", "refused", "died")
 class VllmHandle:
     """What the prefix cache is believed to have of a sequence: whole blocks, without the last token."""
 
+    salt: str
+    """Of its blocks' hashes: only with the same one they are found."""
     resident_tokens: int = 0
 
 
@@ -85,12 +91,14 @@ class VllmBackend:
         self._model = model
         self._discovered = False
         self._counters = Counters(http, reads_metrics)
-        self._numbers = count(1)
+        self._numbers, self._salts = count(1), count(1)
         self._salt = token_hex(8)
 
-    def open(self) -> VllmHandle:
-        """As `Backend.open`."""
-        return VllmHandle()
+    def open(self, cache_key: str | None = None) -> VllmHandle:
+        """As `Backend.open`. The key is not told, and finds the same blocks after a restart."""
+        if cache_key is None:
+            return VllmHandle(f"{self._salt}-{next(self._salts)}")
+        return VllmHandle(blake2b(cache_key.encode(), digest_size=16).hexdigest())
 
     async def run(self) -> None:
         """Learn of the server, wait until cancelled, and close what is idle. It works without, too."""
@@ -126,7 +134,7 @@ class VllmBackend:
         lookup = await self._counters.begin()
         answer = _Answer(self._http.url)
         try:
-            body = self._request(request_id, tokens, sampling)
+            body = self._request(request_id, handle, tokens, sampling)
             async with aclosing(self._http.stream_json(GENERATE, body)) as chunks:
                 async for chunk in chunks:
                     sampled = answer.read(chunk)
@@ -151,6 +159,10 @@ class VllmBackend:
         handle.resident_tokens = 0
         await trio.lowlevel.checkpoint()
 
+    async def release(self, handle: Handle) -> None:
+        """As `Backend.release`: what is in the prefix cache is found by its content anyway."""
+        await self.drop(handle)
+
     async def save(self, handle: Handle) -> None:  # noqa: ARG002  # the shape of all backends
         """As `Backend.save`: there is nothing to save to."""
         await trio.lowlevel.checkpoint()
@@ -162,10 +174,13 @@ class VllmBackend:
 
     async def fork(self, handle: Handle) -> VllmHandle:
         """As `Backend.fork`."""
+        assert isinstance(handle, VllmHandle), "a handle of this backend"
         await trio.lowlevel.checkpoint()
-        return VllmHandle(handle.resident_tokens)
+        return VllmHandle(handle.salt, handle.resident_tokens)
 
-    def _request(self, request_id: str, tokens: "array[int]", sampling: Sampling) -> Mapping[str, Any]:
+    def _request(
+        self, request_id: str, handle: VllmHandle, tokens: "array[int]", sampling: Sampling
+    ) -> Mapping[str, Any]:
         room = max(1, self.context_tokens - len(tokens))
         chosen: dict[str, Any] = {
             "max_tokens": room if sampling.max_tokens is None else min(room, sampling.max_tokens),
@@ -181,6 +196,7 @@ class VllmBackend:
             "model": self._model,
             "request_id": request_id,
             "token_ids": tokens.tolist(),
+            "cache_salt": handle.salt,
             "sampling_params": chosen,
             "stream": True,
             "stream_options": {"include_usage": True},

@@ -13,7 +13,10 @@ Rules (checked by `engine.testing.check_sampler`):
 3. `aclose()` may be called at any time, twice, and does not block on a peer.
 4. Text pieces are whole characters. No lone surrogate, ever.
 5. If a segment called tools, the next `sample()` brings their outputs.
+   A context that the model's window has no room for raises `ContextFullError`.
 6. No nursery and no cancel scope is held across a `yield` (trio's rule for async generators).
+7. A sampler with a true attribute `reads_ahead` says nothing in a segment that is `only_read`; what it read there comes
+   only once.
 
 A whole sampler::
 
@@ -40,6 +43,10 @@ import attrs
 from protocol.items import Item
 
 StopReason = Literal["stop", "length", "tool_calls"]
+
+
+class ContextFullError(Exception):
+    """The context fills the model's window, by the model's own count: nothing can be said after it."""
 
 
 @attrs.frozen
@@ -131,6 +138,8 @@ class Prompt:
     temperature: float | None = None
     """None: as the sampler likes; so `top_p`."""
     top_p: float | None = None
+    cache_key: str | None = None
+    """Whose ended rollouts' state may be found again by its content; None: nobody's, everything is read."""
 
 
 @attrs.frozen
@@ -148,6 +157,8 @@ class Appended:
     """Length of the whole context in tokens, these included."""
     prefix_tokens: int = 0
     """How many of `tokens`, from the first on, the model has read for an earlier request: a prefix cache spares them."""
+    only_read: bool = False
+    """Nothing is to be said: the segment is `Prefilled` and `End`. Only for a sampler with a true attribute `reads_ahead`."""
 
     @property
     def prefilled(self) -> Prefilled:

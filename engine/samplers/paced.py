@@ -33,6 +33,7 @@ from engine.samplers.base import (
     Text,
     Thought,
 )
+from protocol.items import Item
 
 
 class Ticker:
@@ -111,6 +112,8 @@ class Paced:
         self._ticker = Ticker(tick_seconds)
         self.statistics = PacedStatistics()
 
+    reads_ahead = True
+
     @property
     def keeps_text_format(self) -> bool:
         """As the source."""
@@ -139,6 +142,7 @@ class _Stream:
         "_saved_tokens",
         "_source",
         "_ticker",
+        "_unsaid",
         "resident_tokens",
     )
 
@@ -148,6 +152,8 @@ class _Stream:
         self._ticker = paced._ticker  # noqa: SLF001
         self._source = source
         self._jitter = jitter
+        self._unsaid: tuple[Item, ...] = ()
+        """Read already, and nothing said to it: what the source has still to be told."""
         self._has_read = False
         self.resident_tokens = 0
         self._saved_tokens = 0
@@ -156,7 +162,15 @@ class _Stream:
         now = trio.current_time()
         prefilled = self._prefilled(appended)
         prefill_seconds = prefilled.computed / self._pace.prefill_tokens_per_second
+        if appended.only_read:
+            self._unsaid += appended.items
+            yield (prefilled,)
+            await self._ticker.wait_until(now + prefill_seconds)
+            yield (End(),)
+            return
         first_due = now + self._pace.first_token_seconds + prefill_seconds
+        if self._unsaid:
+            appended, self._unsaid = attrs.evolve(appended, items=self._unsaid + appended.items), ()
         parts = [part async for step in self._source.sample(appended) for part in step]
         yield (prefilled,)
         for step, due in self._schedule(_in_tokens(parts), first_due):

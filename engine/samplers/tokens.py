@@ -21,9 +21,14 @@ from engine.backends.base import Sampling as Choice
 from engine.formats.base import Constraint, Format, Request
 from engine.samplers.base import (
     Appended,
+    ContextFullError,
+    End,
+    Prefilled,
     Prompt,
+    Step,
     Steps,
 )
+from engine.samplers.token_counts import TokenCounts, TokenStatistics
 from engine.samplers.token_segment import TokenSegment
 from engine.samplers.turns import TurnMemory, said_by_model
 from engine.tool_table import tools_added_by
@@ -44,37 +49,18 @@ class TokenOptions:
     """How often a segment whose backend failed is gone on with from its tokens."""
 
 
-@attrs.frozen(kw_only=True)
-class TokenStatistics:
-    """What the samplings of a sampler did."""
-
-    segments: int
-    sampled_tokens: int
-    reused_tokens: int
-    computed_tokens: int
-    retries: int
-    failures: int
-    open_samplings: int
-    remembered_turns: int
-    restored_turns: int
-    """Turns of a history that were put back as they had been sampled."""
-    drifted_turns: int
-    """Those of them whose items would be other tokens, rendered."""
-    cuts: int
-    """How often a format forgot a part of what a model had read and said."""
-
-
 class TokenSampler:
     """A `Sampler` over a format and a backend. `run` exists if the backend needs a task of its own."""
 
     run: Callable[[], Awaitable[None]]
+    reads_ahead = True
 
     def __init__(self, format_: Format, backend: Backend, options: TokenOptions | None = None) -> None:
         self.format = format_
         self.backend = backend
         self.options = options or TokenOptions()
         self.memory = TurnMemory()
-        self.counts = _Counts()
+        self.counts = TokenCounts()
         background = getattr(backend, "run", None)
         if background is not None:
             self.run = background
@@ -104,20 +90,6 @@ class TokenSampler:
         return TokenStatistics(**attrs.asdict(self.counts), remembered_turns=len(self.memory))
 
 
-@attrs.define
-class _Counts:
-    segments: int = 0
-    sampled_tokens: int = 0
-    reused_tokens: int = 0
-    computed_tokens: int = 0
-    retries: int = 0
-    failures: int = 0
-    open_samplings: int = 0
-    restored_turns: int = 0
-    drifted_turns: int = 0
-    cuts: int = 0
-
-
 class TokenSampling:
     """One rollout's sequence, and the backend's handle for its state."""
 
@@ -134,7 +106,7 @@ class TokenSampling:
             tool_choice=prompt.tool_choice,
             text_format=prompt.text_format,
         )
-        self.handle = self._backend.open()
+        self.handle = self._backend.open(prompt.cache_key)
         self.tokens = array("I")
         """The whole sequence, up to where the last segment began to sample; do not change it."""
         self._items: list[Item] = []
@@ -170,11 +142,11 @@ class TokenSampling:
         return await self._backend.restore(self.handle)
 
     async def aclose(self) -> None:
-        """Free the state for good. Idempotent; a checkpoint."""
+        """The rollout is over; its state may be found again by its cache key. Idempotent; a checkpoint."""
         if not self._closed:
             self._closed = True
             self._counts.open_samplings -= 1
-            await self._backend.drop(self.handle)
+            await self._backend.release(self.handle)
         await trio.lowlevel.checkpoint()
 
     # --- sampling --------------------------------------------------------------------------------------------------
@@ -183,6 +155,9 @@ class TokenSampling:
         """As `Sampling.sample`. `BackendError`; `ValueError`: the model wrote what the format does not allow."""
         await trio.lowlevel.checkpoint()
         drifted_turns = self._extend(appended.items)
+        if appended.only_read:
+            yield await self._read(drifted_turns)
+            return
         constraint = self._constraint()
         lead = constraint.lead if constraint is not None else array("I")
         self.tokens.extend(self._format.opening(self._request) + lead)
@@ -191,8 +166,7 @@ class TokenSampling:
         self._segment = segment = TokenSegment(self._format, parser, constraint, len(lead), drifted_turns)
         self._counts.segments += 1
         if room is not None and room <= 0:
-            yield segment.end("length")
-            return
+            raise ContextFullError(f"{len(self.tokens)} tokens fill the window of {self._backend.name}")
         choice = self._choice(room, constraint)
         for attempt in range(self._options.retries + 1):
             try:
@@ -212,6 +186,19 @@ class TokenSampling:
                     raise
                 self._counts.retries += 1
         yield segment.end(segment.finish or "stop")
+
+    async def _read(self, drifted_turns: int) -> Step:
+        """Read the sequence as it stands. A backend cannot but say a token after it, which nobody hears of."""
+        reused = computed = 0
+        async with aclosing(self._backend.generate(self.handle, self.tokens, Choice(max_tokens=1))) as pieces:
+            async for piece in pieces:
+                reused += piece.reused_tokens or 0
+                computed += piece.computed_tokens or 0
+        self._counts.reused_tokens += reused
+        self._counts.computed_tokens += computed
+        told = reused + computed == len(self.tokens)
+        prefilled = Prefilled(reused, len(self.tokens) - reused, exact=told, drifted_turns=drifted_turns)
+        return (prefilled, End())
 
     def _constraint(self) -> Constraint | None:
         if not self._backend.keeps_schemas:
