@@ -10,7 +10,18 @@ from engine import vocabulary
 from engine.formats.base import Parser
 from engine.samplers.base import CallEnd, CallInput, CallStart, End, Part, StopReason, Text, Thought
 from engine.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MARKERS, MESSAGE, RETURN, START
-from protocol.items import CustomToolCall, FunctionCall, Item, Message, OutputText, Reasoning, ReasoningText
+from protocol.items import (
+    CALLS,
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    OutputText,
+    Reasoning,
+    ReasoningText,
+)
 
 TOOLS = (
     {
@@ -153,3 +164,30 @@ def items_of(parts: Iterable[Part], first_call: int = 0) -> list[Item]:
             case CallEnd() | End():
                 pass
     return items
+
+
+def in_their_words(module, items):
+    """Items as messages of the reference renderer."""
+    make, role, recipients = module.Message, module.Role, {}
+    for place, item in enumerate(items):
+        match item:
+            case Message(role="user", content=text):
+                yield make.from_role_and_content(role.USER, text)
+            case Message(content=(OutputText(text=text),)):
+                goes_on = isinstance(
+                    items[place + 1] if place + 1 < len(items) else None, (Reasoning, *CALLS)
+                )
+                channel = "commentary" if goes_on else "final"
+                yield make.from_role_and_content(role.ASSISTANT, text).with_channel(channel)
+            case Reasoning(content=(ReasoningText(text=text),)):
+                yield make.from_role_and_content(role.ASSISTANT, text).with_channel("analysis")
+            case FunctionCall() | CustomToolCall():
+                recipients[item.call_id] = f"{item.namespace or 'functions'}.{item.name}"
+                custom = isinstance(item, CustomToolCall)
+                call = make.from_role_and_content(role.ASSISTANT, item.input if custom else item.arguments)
+                call = call.with_channel("commentary").with_recipient(recipients[item.call_id])
+                yield call if custom else call.with_content_type("<|constrain|>json")
+            case FunctionCallOutput() | CustomToolCallOutput():
+                author = module.Author.new(role.TOOL, recipients[item.call_id])
+                output = make.from_author_and_content(author, item.output)
+                yield output.with_channel("commentary").with_recipient("assistant")

@@ -53,6 +53,7 @@ from tests.harmony_turns import (
     calling,
     emitted,
     hostile_texts,
+    in_their_words,
     items_of,
     marked,
     read,
@@ -184,33 +185,6 @@ def test_the_reference_renderer_agrees(library, drawn):
         module.RenderConversationConfig(auto_drop_analysis=False),
     )
     assert theirs == ours
-
-
-def in_their_words(module, items):
-    """Items as messages of the reference renderer."""
-    make, role, recipients = module.Message, module.Role, {}
-    for place, item in enumerate(items):
-        match item:
-            case Message(role="user", content=text):
-                yield make.from_role_and_content(role.USER, text)
-            case Message(content=(OutputText(text=text),)):
-                goes_on = isinstance(
-                    items[place + 1] if place + 1 < len(items) else None, (Reasoning, *CALLS)
-                )
-                channel = "commentary" if goes_on else "final"
-                yield make.from_role_and_content(role.ASSISTANT, text).with_channel(channel)
-            case Reasoning(content=(ReasoningText(text=text),)):
-                yield make.from_role_and_content(role.ASSISTANT, text).with_channel("analysis")
-            case FunctionCall() | CustomToolCall():
-                recipients[item.call_id] = f"{item.namespace or 'functions'}.{item.name}"
-                custom = isinstance(item, CustomToolCall)
-                call = make.from_role_and_content(role.ASSISTANT, item.input if custom else item.arguments)
-                call = call.with_channel("commentary").with_recipient(recipients[item.call_id])
-                yield call if custom else call.with_content_type("<|constrain|>json")
-            case FunctionCallOutput() | CustomToolCallOutput():
-                author = module.Author.new(role.TOOL, recipients[item.call_id])
-                output = make.from_author_and_content(author, item.output)
-                yield output.with_channel("commentary").with_recipient("assistant")
 
 
 @needs_library

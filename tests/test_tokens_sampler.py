@@ -1,5 +1,6 @@
 """A sampler over tokens: only what is new is rendered, the tokens are the truth, and failures are the response's alone."""
 
+import threading
 from array import array
 from contextlib import aclosing
 from functools import partial
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 
 from engine.backends.base import BackendError
 from engine.backends.scripted import Fault, ScriptedBackend, ScriptedPace, pseudo_model
+from engine.formats.chatml import ChatML
 from engine.hosted import HostedTool
 from engine.samplers.base import Appended, CallEnd, ContextFullError, End, Prefilled, Prompt, Text
-from engine.samplers.tokens import TokenOptions, TokenSampler
+from engine.samplers.tokens import LONG_TOKENS, TokenOptions, TokenSampler
 from engine.samplers.turns import TurnMemory
 from engine.testing import check_sampler, serving, simulate, simulated_engine
 from protocol.items import (
@@ -117,6 +119,34 @@ async def test_a_context_that_was_read_ahead_is_warm_for_the_first_words():
     opening = tokens_of("<|im_start|>assistant\n")
     assert prompt == again == before + opening
     assert [(0, len(prompt)), (len(before), len(opening))] == [cold, warm]
+
+
+class Patient(ChatML):
+    """Renders nothing before another task has run."""
+
+    def __init__(self):
+        super().__init__(QWEN)
+        self.others_ran = threading.Event()
+
+    def items(self, items, before):
+        assert self.others_ran.wait(timeout=60), "the loop is blocked"
+        return super().items(items, before)
+
+
+async def test_a_long_text_is_tokenized_beside_the_loop():
+    """While it is, others run; the prompt is the one that a short way would have made."""
+    long = Message("user", "word " * LONG_TOKENS)
+    patient, direct = Patient(), ChatML(QWEN)
+    prompts = []
+    for form, announced in ((patient, LONG_TOKENS + 1), (direct, 0)):
+        played = backend(*ROLLOUT)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, patient.others_ran.set)
+            tokens = array("I", [0]) * announced
+            steps = TokenSampler(form, played).open(PROMPT).sample(Appended((long,), tokens, announced))
+            assert [part async for step in steps for part in step]
+        prompts.append(played.prompts)
+    assert prompts[0] == prompts[1]
 
 
 async def test_the_state_of_the_model_may_be_lost_saved_and_brought_back():

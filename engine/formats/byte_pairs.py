@@ -2,6 +2,7 @@
 
 Text is cut into words by the rule that the model was trained with (`pre`), and each word's bytes are joined pair by pair,
 the earliest merge first. Control tokens are no part of that, so no spelling leads to one.
+A long text is cut before that (`engine.vocabulary.pieces`), so no word is longer than a piece: 0.1 s of work at the most.
 
 A few vocabularies lack tokens for bytes that their training never saw; a character that cannot be spelled becomes U+FFFD.
 """
@@ -13,10 +14,12 @@ import sys
 import unicodedata
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
 
 from engine.formats.gguf import read_metadata
+from engine.vocabulary import pieces
 
 Rank = Callable[[bytes, bytes], int | None]
 """When two neighbours are joined, counted from 0; None = never."""
@@ -25,6 +28,8 @@ _CONTROL_TYPES: Final = frozenset({3, 4})
 """GGUF's token types "control" and "user defined"."""
 _CACHED_WORDS: Final = 1 << 15
 _MAX_CACHED_CHARACTERS: Final = 32
+_CACHED_LONG_WORDS: Final = 8
+"""Up to 0.6 MB each. A megabyte of one character is the same long word again and again: 50 times less work."""
 _REPLACEMENT: Final = "\ufffd"
 
 
@@ -48,9 +53,11 @@ class BytePairs:
         self._rank = rank
         self._specials = dict(specials)
         self._cut = _CUTTERS[pre]
+        _rules()  # now, and not while the first text waits
         self._bytes = {number: data for data, number in ids.items()}
         self._unspelled = frozenset(byte for byte in range(256) if bytes([byte]) not in ids)
         self._cached = functools.lru_cache(_CACHED_WORDS)(self._join)
+        self._cached_long = functools.lru_cache(_CACHED_LONG_WORDS)(self._join)
 
     @classmethod
     def from_gguf(cls, path: Path) -> Self:
@@ -99,8 +106,10 @@ class BytePairs:
     def encode(self, text: str) -> "array[int]":
         """The ids of untrusted text: never a control token. `ValueError`: a lone surrogate."""
         ids = array("I")
-        for word in self._cut(self._spellable(text)):
-            ids.extend(self._cached(word) if len(word) <= _MAX_CACHED_CHARACTERS else self._join(word))
+        for piece in pieces(self._spellable(text)):
+            for word in self._cut(piece):
+                short = len(word) <= _MAX_CACHED_CHARACTERS
+                ids.extend(self._cached(word) if short else self._cached_long(word))
         return ids
 
     def token_bytes(self, token: int) -> bytes:
@@ -115,30 +124,31 @@ class BytePairs:
 
     def _join(self, word: str) -> tuple[int, ...]:
         """The tokens of one word: a heap of pairs and a chain of what is left, so that a long word costs n log n."""
+        rank, push = self._rank, heapq.heappush
         parts = [bytes([byte]) for byte in word.encode()]
         after = [*range(1, len(parts)), -1]
         before = [*range(-1, len(parts) - 1)]
-        heap = [
-            (rank, at)
-            for at in range(len(parts) - 1)
-            if (rank := self._rank(*parts[at : at + 2])) is not None
-        ]
+        ranks = [*(rank(left, right) for left, right in pairwise(parts)), None]
+        heap = [(found, at) for at, found in enumerate(ranks) if found is not None]
         heapq.heapify(heap)
         while heap:
-            rank, at = heapq.heappop(heap)
-            next_ = after[at]
-            if not parts[at] or next_ < 0 or self._rank(parts[at], parts[next_]) != rank:
+            found, at = heapq.heappop(heap)
+            if ranks[at] != found:
                 continue  # one of the two was joined with another meanwhile
-            parts[at] += parts[next_]
-            parts[next_] = b""
-            after[at] = after[next_]
-            if after[at] >= 0:
-                before[after[at]] = at
-            for left in (before[at], at):
-                if left >= 0 and after[left] >= 0:
-                    found = self._rank(parts[left], parts[after[left]])
-                    if found is not None:
-                        heapq.heappush(heap, (found, left))
+            gone = after[at]
+            joined = parts[at] = parts[at] + parts[gone]
+            parts[gone], ranks[gone], ranks[at] = b"", None, None
+            right = after[at] = after[gone]
+            if right >= 0:
+                before[right] = at
+                ranks[at] = found_right = rank(joined, parts[right])
+                if found_right is not None:
+                    push(heap, (found_right, at))
+            left = before[at]
+            if left >= 0:
+                ranks[left] = found_left = rank(parts[left], joined)
+                if found_left is not None:
+                    push(heap, (found_left, left))
         return tuple(self._ids[part] for part in parts if part)
 
 
@@ -193,7 +203,8 @@ def _cut_digits_first(text: str) -> Iterator[str]:
     """Each digit is a word, and what lies between two of them is cut by itself."""
     start = 0
     for digit in _rules()["number"].finditer(text):
-        yield from _cut_words(text[start : digit.start()])
+        if start < digit.start():
+            yield from _cut_words(text[start : digit.start()])
         yield digit.group()
         start = digit.end()
     yield from _cut_words(text[start:])

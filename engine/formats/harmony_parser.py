@@ -5,7 +5,7 @@ messages the header is collected and read when it is whole. Only markers, which 
 that spells one in letters says those letters.
 
 Malformed is: a header without a channel, of an unknown channel or of another role than the assistant; an end within a
-header; a marker within a message; words between messages; in strict mode also arguments that are no JSON.
+header; a marker within a message; words between messages; in strict mode also arguments that are no JSON object.
 The strict parser raises `MalformedOutputError`; the other one shows as text what it cannot read, and counts it.
 """
 
@@ -286,8 +286,12 @@ _SPELLINGS: Final = {
 
 def _check_json(text: str, called: Recipient) -> None:
     try:
-        orjson.loads(text)
+        value = orjson.loads(text)
     except ValueError as error:
         raise MalformedOutputError(
             f"harmony: the arguments of {called.name[:40]!r} are no JSON: {error}"
         ) from error
+    if not isinstance(value, dict):
+        raise MalformedOutputError(
+            f"harmony: the arguments of {called.name[:40]!r} are no object: {text[:40]!r}"
+        )

@@ -2,6 +2,8 @@
 
 Its `qwen3` composes characters first (NFC), as Qwen's own tokenizer does: what comes out is not what went in, and a file's
 name may be another one. So text that is not composed is spelled by our own tokenizer with the same vocabulary.
+
+A long text is cut first (`engine.vocabulary.pieces`), and each piece is encoded by itself.
 """
 
 import functools
@@ -13,7 +15,7 @@ from typing import Final
 import quicktok
 
 from engine.formats.byte_pairs import BytePairs
-from engine.vocabulary import VocabularyError
+from engine.vocabulary import VocabularyError, pieces
 
 NAMES: Final = ("qwen3", "llama3", "o200k_harmony")
 _COMPOSES: Final = "qwen3"
@@ -43,18 +45,24 @@ class QuickTokenizer:
 
     def encode(self, text: str) -> "array[int]":
         """The ids of untrusted text: never a control token. `ValueError`: a lone surrogate."""
-        if self._composes and not unicodedata.is_normalized("NFC", text):
-            return self._exact.encode(text)
-        try:
-            return array("I", self._tokenizer.encode_ordinary(text))
-        except TypeError as error:  # the tokenizer's word for "not encodable as UTF-8"
-            raise ValueError(f"text of {len(text)} characters has a lone surrogate") from error
+        ids = array("I")
+        for piece in pieces(text):
+            ids.extend(self._encode_piece(piece))
+        return ids
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one token; nothing for a control token, or one that there is not."""
         if token in self._special_ids or not 0 <= token < self._tokenizer.n_vocab:
             return b""
         return bytes(self._tokenizer.decode_single_token_bytes(token))
+
+    def _encode_piece(self, text: str) -> "array[int]":
+        if self._composes and not unicodedata.is_normalized("NFC", text):
+            return self._exact.encode(text)
+        try:
+            return array("I", self._tokenizer.encode_ordinary(text))
+        except TypeError as error:  # the tokenizer's word for "not encodable as UTF-8"
+            raise ValueError(f"text of {len(text)} characters has a lone surrogate") from error
 
     @functools.cached_property
     def _exact(self) -> BytePairs:

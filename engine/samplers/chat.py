@@ -28,6 +28,8 @@ from engine.samplers.chat_stream import ChatReader
 from protocol.items import CALLS, Item, McpCall, Message
 
 PATH: Final = "/chat/completions"
+NOTICE: Final = "no warm state is promised: each segment sends the whole conversation again, as text"
+"""What whoever names such a sampler is told."""
 USAGE_SECONDS: Final = 2.0
 """How long the counts may follow after the finish reason."""
 
@@ -47,8 +49,6 @@ class ChatStatistics:
 
 class ChatSampler:
     """`Sampler` over one endpoint. `model`: its name there; None = the name that the client asked for."""
-
-    promises_warm_state: Final = False
 
     def __init__(
         self,
@@ -132,6 +132,11 @@ class _Chatting:
         if reader.prefilled is not None:
             statistics.prompt_tokens += reader.prefilled.reused + reader.prefilled.computed
             statistics.cached_tokens += reader.prefilled.reused
+
+
+def is_chat(spec: str) -> bool:
+    """Does a sampler's spec mean one of this kind?"""
+    return spec.startswith("chat:")
 
 
 def make_chat(rest: str, limits: Limits) -> ChatSampler:  # noqa: ARG001  # the shape of all factories

@@ -11,7 +11,8 @@ What was sampled but not yet said (half a mark, half a character) is not part of
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import attrs
 import trio
@@ -33,6 +34,9 @@ from engine.samplers.token_segment import TokenSegment
 from engine.samplers.turns import TurnMemory, said_by_model
 from engine.tool_table import tools_added_by
 from protocol.items import CALLS, FunctionCallOutput, Item, McpCall, Message
+
+LONG_TOKENS: Final = 8192
+"""More than that is tokenized in a thread: a model file's own vocabulary takes seconds for a megabyte, in pure Python."""
 
 
 @attrs.frozen(kw_only=True)
@@ -60,6 +64,8 @@ class TokenSampler:
         self.backend = backend
         self.options = options or TokenOptions()
         self.memory = TurnMemory()
+        self.tokenizing = trio.CapacityLimiter(1)
+        """Long texts one after the other: they share the interpreter with everything else."""
         self.counts = TokenCounts()
         background = getattr(backend, "run", None)
         if background is not None:
@@ -98,6 +104,7 @@ class TokenSampling:
         self._backend = sampler.backend
         self._options = sampler.options
         self._memory = sampler.memory
+        self._tokenizing = sampler.tokenizing
         self._counts = sampler.counts
         self._prompt = prompt
         self._request = Request(
@@ -154,7 +161,11 @@ class TokenSampling:
     async def sample(self, appended: Appended) -> Steps:
         """As `Sampling.sample`. `BackendError`; `ValueError`: the model wrote what the format does not allow."""
         await trio.lowlevel.checkpoint()
-        drifted_turns = self._extend(appended.items)
+        if len(appended.tokens) > LONG_TOKENS:
+            extend, limiter = partial(self._extend, appended.items), self._tokenizing
+            drifted_turns = await trio.to_thread.run_sync(extend, abandon_on_cancel=True, limiter=limiter)
+        else:
+            drifted_turns = self._extend(appended.items)
         if appended.only_read:
             yield await self._read(drifted_turns)
             return
