@@ -251,7 +251,9 @@ class HttpResponses:
         ]  # the preface is not in the context
         model = rollout.resource.model
         warmed_up = rollout.resource.status == "completed" and rollout.ledger.segments
-        if rollout.usage.output_tokens or warmed_up:  # the model has read it, which at an early end nobody knows
+        if (
+            rollout.usage.output_tokens or warmed_up
+        ):  # the model has read it, which at an early end nobody knows
             begun.snapshot.read_by = model
         if rollout.snapshot is not None:
             self.prefixes.keep_with_output(known.chain, begun, rollout.snapshot, output)

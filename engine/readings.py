@@ -8,7 +8,7 @@ from engine.connection import ConnectionStatistics
 from engine.engine import Engine
 from engine.metrics import Reading
 from engine.prefix_cache import PrefixStatistics
-from engine.residency.budget import ResidencyStatistics
+from engine.residency.statistics import ResidencyStatistics
 from engine.scheduler import SlotStatistics
 
 
@@ -60,6 +60,8 @@ def _residency_readings(states: ResidencyStatistics) -> Iterator[Reading]:
     yield Reading("kv_resident_tokens", "State in memory.", states.resident_tokens)
     yield Reading("kv_running_tokens", "Of this, of segments that sample.", states.running_tokens)
     yield Reading("kv_saved_tokens", "State written away.", states.saved_tokens)
+    yield Reading("model_slots_free", "Of the models' own slots.", states.slots_free)
+    yield Reading("model_slots_waiting", "Segments that wait for one.", states.slots_waiting)
     yield Reading("kv_sequences", "Rollouts, open or warm, that may have state.", states.sequences)
     yield Reading("kv_dropped", "States that were given up.", states.dropped, counts=True)
     yield Reading("kv_saved", "States that were written away.", states.saved, counts=True)

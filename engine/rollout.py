@@ -347,7 +347,8 @@ class Rollout:
         appended = self._intake.next_segment(only_read=warms_up)
         try:
             sampling = self._intake.start(self.create, self.record.response_id, self._cache_key)
-            seat(sampling, self._slots, self._owner)
+            resumed = self._answers_calls or self.ledger.segments > 1
+            seat(sampling, self._slots, self._owner, self.ledger, resumed=resumed)
             async with aclosing(sampling.sample(appended)) as steps:
                 await run.run(steps, self.ledger, self._outbox)
         except ItemBoundary:

@@ -12,8 +12,9 @@ Who holds a slot while nobody else waits owes nothing for it.
 
 So every wait ends: `wait_bound` says after how many grants at the latest, and as each slot is granted anew when its
 segment ends, n grants take no longer than ⌈n / slots⌉ times the longest segment.
-A slot that is lent (`SlotPool.lent`) is granted to others meanwhile and comes back before any further grant, so that each
-loan may delay a wait by one segment more.
+A slot that is lent (`SlotPool.lent`) is granted to others meanwhile and comes back before any further grant, in order:
+who wants it back waits for `loan_bound` segments at most, and each that does counts as one grant more for the others.
+Its holder pays for the time in which it was not lent.
 """
 
 import math
@@ -40,6 +41,10 @@ class SlotStatistics:
     waiting_resumed: int
     waiting_new: int
     granted: int
+    returning: int = 0
+    """Those who wait for a slot that they lent."""
+    returned: int = attrs.field(default=0, eq=False)
+    """Those who had to, and have it."""
     longest_wait_seconds: float = attrs.field(default=0.0, eq=False)
     """Of those that were granted a slot."""
 
@@ -54,6 +59,11 @@ def wait_bound(*, resumed: bool, ahead: int, owners: int, max_resumed_in_a_row: 
     if not resumed:
         return in_class * (max_resumed_in_a_row + 1)
     return in_class + in_class // max_resumed_in_a_row + 1
+
+
+def loan_bound(*, ahead: int, slots: int) -> int:
+    """For how many segments, the longest there are, one waits for a lent slot when so many others want theirs back."""
+    return ahead // slots + 1
 
 
 class SlotPool:
@@ -72,6 +82,9 @@ class SlotPool:
         self._longest_wait_seconds = 0.0
         self._returning: deque[trio.lowlevel.Task] = deque()
         """Those who lent their slot and want it back, before all others."""
+        self._returned = 0
+        self._lent_seconds: dict[trio.lowlevel.Task, float] = {}
+        """Of those who hold a slot: for how long they had lent it."""
 
     def slot(self, *, resumed: bool, owner: str = "") -> "_Slot":
         """Hold a slot for the block. Entering is a checkpoint unless a slot is free; a cancelled wait leaves no trace."""
@@ -113,6 +126,7 @@ class SlotPool:
         self._held -= 1
         while self._free > 0 and self._returning:
             trio.lowlevel.reschedule(self._returning.popleft())
+            self._returned += 1
             self._take_back()
         while self._free > 0 and (self._resumed or self._new):
             trio.lowlevel.reschedule(self._next_class().take())
@@ -123,11 +137,12 @@ class SlotPool:
 
     @asynccontextmanager
     async def lent(self) -> AsyncIterator[None]:
-        """Let others have a slot that is held, while the block runs; afterwards it is held again, which may wait.
+        """Let others have what this task holds by `slot`, while the block runs; then it is held again, which may wait.
 
         Whatever happens, it is held afterwards: if that is too early because of a cancellation or an error, there is one
         slot more for the moment that it takes to release it.
         """
+        task, began = trio.lowlevel.current_task(), trio.current_time()
         self._give_back()
         try:
             yield
@@ -138,6 +153,9 @@ class SlotPool:
         except BaseException:
             self._take_back()
             raise
+        finally:
+            before = self._lent_seconds.get(task, 0.0)
+            self._lent_seconds[task] = before + trio.current_time() - began
 
     async def _wait_to_return(self) -> None:
         task = trio.lowlevel.current_task()
@@ -148,6 +166,10 @@ class SlotPool:
 
         self._returning.append(task)
         await trio.lowlevel.wait_task_rescheduled(give_up)
+
+    def take_lent_seconds(self) -> float:
+        """For how long this task had lent the slot that it gives back now."""
+        return self._lent_seconds.pop(trio.lowlevel.current_task(), 0.0) if self._lent_seconds else 0.0
 
     def _take_back(self) -> None:
         self._free -= 1
@@ -167,6 +189,8 @@ class SlotPool:
             len(self._resumed),
             len(self._new),
             self._granted,
+            len(self._returning),
+            self._returned,
             self._longest_wait_seconds,
         )
 
@@ -266,4 +290,5 @@ class _Slot:
         self._since = trio.current_time()
 
     async def __aexit__(self, *_: object) -> None:
-        self._pool.release(self._owner, trio.current_time() - self._since)
+        held_seconds = trio.current_time() - self._since - self._pool.take_lent_seconds()
+        self._pool.release(self._owner, held_seconds)

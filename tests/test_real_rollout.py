@@ -181,6 +181,41 @@ async def test_the_death_of_the_model_ends_no_suspended_rollout(retries):
     assert {"completed"} == set(ends)
 
 
+async def test_three_rollouts_take_turns_in_two_slots():
+    """All three are suspended at once: the state that made room was written away, and is found again when its tool is done."""
+    form = make_format(None, None, {"forced_calls": "1"}, weights())
+    waiting, go_on, reports = [], trio.Event(), []
+
+    async def get_time(city):
+        waiting.append(city)
+        await go_on.wait()
+        return "9 in the morning"
+
+    async def roll_out(served):
+        async with (
+            served.connect_client("append") as client,
+            client.rollout(
+                model="m", input=QUESTION, tools=TOOLS[1:], functions={"get_time": get_time}
+            ) as one,
+        ):
+            assert "completed" == (await one.wait_ended()).status
+
+    async with running(slots=2) as (_, backend):
+        sampler = TokenSampler(form, backend, TokenOptions(max_tokens=60))
+        engine = Engine.make(sampler, kv_policy="keep", on_report=reports.append)
+        async with serving(engine) as served, trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(roll_out, served)
+            await until(lambda: len(waiting) == 3)
+            go_on.set()
+        states = engine.residency.statistics()
+        assert (0, 0) == (states.dropped, backend.slots.evictions)
+    assert states.restored >= 1
+    for report in reports:
+        assert report.usage.cached_input_tokens > report.usage.uncached_input_tokens / 2
+        assert 0 == report.hooks.get("cache_reset", 0)
+
+
 async def connected(served, *, task_status):
     """A client in a task of its own."""
     async with served.connect_client("append") as client:

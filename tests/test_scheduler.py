@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from engine.scheduler import SlotPool, SlotStatistics, wait_bound
 from engine.simulation import simulate
+from tests.watched_slots import WatchedSlots
 
 
 class Holder:
@@ -459,6 +460,41 @@ async def test_a_lent_slot_is_used_and_comes_back_before_all_others(autojump_clo
             await settle()
     assert ["a", "lender", "b"] == told
     assert (1, 0) == (pool.statistics().free, pool.statistics().held)
+
+
+async def test_a_wait_for_a_lent_slot_takes_as_many_segments_as_its_bound_says(autojump_clock):
+    """Five that want their slot back of two, each held for ten seconds: they have it in order, none sooner or later."""
+    pool = WatchedSlots(2)
+
+    async def lender() -> None:
+        async with pool.slot(resumed=True):
+            async with pool.lent():
+                await trio.sleep(1)
+            await trio.sleep(10)
+
+    async def segment() -> None:
+        async with pool.slot(resumed=True):
+            await trio.sleep(10)
+
+    async with trio.open_nursery() as nursery:
+        for job in (*[lender] * 5, *[segment] * 2):
+            nursery.start_soon(job)
+            await settle()
+    assert [(9, 1), (9, 1), (19, 2), (19, 2), (29, 3)] == [(round(waited), b) for waited, b in pool.loans]
+    assert (0, 5) == (pool.bounded().over, pool.statistics().returned)
+
+
+async def test_a_slot_is_paid_for_as_long_as_it_is_not_lent(autojump_clock):
+    """The time for which others may have it is no debt of its holder's."""
+    pool = WatchedSlots(1)
+    async with pool.slot(resumed=True):
+        await trio.sleep(1)
+        async with pool.lent():
+            await trio.sleep(100)
+        await trio.sleep(2)
+    async with pool.slot(resumed=True):
+        await trio.sleep(4)
+    assert [3.0, 4.0] == pool.holds
 
 
 async def fail_while_lent(pool: SlotPool) -> None:

@@ -113,9 +113,14 @@ class LlamaBackend:
         await self._ready()
 
     @property
+    def slot_count(self) -> int:
+        """How many sequences there is a place for; 0 = not known before `start`."""
+        return self.slots.count if self.slots is not None else self._slot_count
+
+    @property
     def kv_tokens(self) -> int:
         """How much state there is room for, in tokens; 0 = not known before `start`."""
-        return self.context_tokens * (self.slots.count if self.slots is not None else self._slot_count)
+        return self.context_tokens * self.slot_count
 
     # --- generating ------------------------------------------------------------------------------------------------
 

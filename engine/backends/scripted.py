@@ -72,6 +72,7 @@ class ScriptedBackend:
         keeps_schemas: bool = False,
         saves: bool = True,
         forks: bool = True,
+        slot_count: int = 0,
         piece_tokens: int = 1,
         pace: ScriptedPace | None = None,
         faults: Sequence[Fault] = (),
@@ -81,6 +82,8 @@ class ScriptedBackend:
         self.keeps_schemas = keeps_schemas
         self.saves = saves
         self.forks = forks
+        self.slot_count = slot_count
+        """How many sequences may have a state at once; 0 = any number. It does not see to that itself."""
         self._script = script
         self._piece_tokens = piece_tokens
         self._pace = pace or ScriptedPace()

@@ -6,11 +6,13 @@ Nothing runs in the background: whoever begins a segment carries out what is due
 
 so a state that was given up costs nothing as long as nobody wants its memory. A segment that fits goes straight in.
 
-One whose state is in memory never waits for room: what it grows by is taken from others, in the policy's order.
-One without waits if those that could go are pinned, or all sample. It waits at a door, one at a time, resumed before new,
-owners in turn (`SlotPool` again), and lends its sampler slot meanwhile: those whose state is here use it. No wait is for
-ever. Samples end, and pins hold for so long as it would take to compute the first one's state again, `PATIENCE` times;
-then the policy's order alone counts. So whoever stands at the door has room after that time, and those behind after it.
+One whose state is in memory goes in: what it grows by is taken from others, in the policy's order.
+One without waits if those that could go are pinned, or all sample. It waits at a door, one at a time, owners in turn and
+each one's by arrival (`SlotPool` again), and lends its sampler slot meanwhile: those whose state is here use it.
+Resumed ones do not go before new ones there: neither has anything left that is warm.
+Pins hold for so long as it would take to compute the first one's state again, `PATIENCE` times, and no longer than for
+as much as is asked for. Then the policy's order alone counts, and nobody passes the one at the door any more, so that
+each wait has a bound: `engine.residency.bounds`.
 
 The budget is soft. A prompt's size is the engine's own count, what will be sampled is guessed, and a sequence that is
 larger than all memory is let in when it is alone; what a segment really took is booked when it ends.
@@ -28,60 +30,18 @@ import attrs
 import trio
 
 from engine.residency.base import Policy, View
+from engine.residency.bounds import LOOK_SECONDS, PATIENCE
 from engine.residency.costs import Costs, Move
 from engine.residency.kept import Kept
 from engine.residency.pauses import Pauses
+from engine.residency.statistics import Counts, ResidencyStatistics
 from engine.residency.turns import Turns
 from engine.samplers.base import Prefilled
 from engine.scheduler import SlotPool
 
 log = logging.getLogger(__name__)
 
-PATIENCE: Final = 4.0
-"""How often over a state may be computed again in the time that somebody waits for its room."""
-LOOK_SECONDS: Final = 0.5
-"""Who waits for room looks again so often, besides when something changes: policies change their mind with time."""
 _NEWEST_SHARE: Final = 0.2
-
-
-@attrs.frozen(kw_only=True)
-class ResidencyStatistics:
-    """What is in memory, and what was moved; sums of all samplers where there are several."""
-
-    sequences: int = 0
-    """Samplings that are open."""
-    budget_tokens: int = 0
-    """0 = no budget: everything stays, and nothing here is counted."""
-    resident_tokens: int = 0
-    running_tokens: int = 0
-    """Of these, in segments that sample; with what they are expected to sample."""
-    saved_tokens: int = 0
-    """Written away."""
-    peak_tokens: int = 0
-    """The most that was resident."""
-    dropped: int = 0
-    """States that made room, or lapsed, and are gone."""
-    saved: int = 0
-    restored: int = 0
-    reused_tokens: int = 0
-    """Of prompts: found in memory."""
-    computed_tokens: int = 0
-    waits_for_room: int = 0
-    """Segments that had to wait, without a slot, until others' states could go."""
-    longest_wait_seconds: float = 0.0
-    """Of these."""
-
-
-@attrs.define
-class _Counts:
-    dropped: int = 0
-    saved: int = 0
-    restored: int = 0
-    reused_tokens: int = 0
-    computed_tokens: int = 0
-    waits_for_room: int = 0
-    longest_wait_seconds: float = 0.0
-    peak_tokens: int = 0
 
 
 class Keeper:
@@ -92,6 +52,7 @@ class Keeper:
         policy: Policy,
         *,
         budget_tokens: int,
+        slots: int = 0,
         max_saved_tokens: int,
         max_tools: int,
         cleanup_seconds: float,
@@ -101,6 +62,9 @@ class Keeper:
         self.turns = Turns()
         self._policy = policy
         self._budget_tokens = budget_tokens
+        self.slots = SlotPool(slots) if slots else None
+        """Each holds one state: they bound how many sample, and how many states there are."""
+        self._max_resident = slots or math.inf
         self._max_saved_tokens = max_saved_tokens
         self._cleanup_seconds = cleanup_seconds
         self._kept: dict[int, Kept] = {}
@@ -113,8 +77,11 @@ class Keeper:
         self._running_tokens = 0
         self._saved_tokens = 0
         self._room_seconds = 0.0
-        self._counts = _Counts()
-        self._door = SlotPool(1)
+        self._counts = Counts()
+        self.door = SlotPool(1)
+        """Held by the one whose room is being made. May be replaced as long as nobody waits."""
+        self._impatient = False
+        """Has that one waited long enough? Then nobody else goes in."""
         self._changed = trio.Event()
 
     def kept(self, sampling: Any) -> Kept:
@@ -125,9 +92,12 @@ class Keeper:
 
     def statistics(self) -> ResidencyStatistics:
         """A frozen view."""
+        slots = self.slots.statistics() if self.slots else None
         return ResidencyStatistics(
             sequences=len(self._kept),
             budget_tokens=self._budget_tokens,
+            slots_free=slots.free if slots else 0,
+            slots_waiting=slots.waiting_resumed + slots.waiting_new if slots else 0,
             resident_tokens=self._resident_tokens,
             running_tokens=self._running_tokens,
             saved_tokens=self._saved_tokens,
@@ -144,6 +114,8 @@ class Keeper:
             await self._drop_lapsed()
             if kept.moved is not None:  # by somebody else; nobody begins to from here on
                 await kept.moved.wait()
+            if kept.tokens and self._impatient:  # it comes back before who waits could take it
+                await self._evict(kept)
             if kept.tokens:  # unless the backend has lost it
                 self.book(kept, kept.sampling.resident_tokens)
             needed = max(context_tokens, kept.tokens, kept.saved_tokens) + round(self.costs.sampled_tokens)
@@ -232,22 +204,25 @@ class Keeper:
     # --- room ----------------------------------------------------------------------------------------------------
 
     def _fits(self, kept: Kept, needed: int) -> bool:
-        return self._resident_tokens - kept.tokens + needed <= self._budget_tokens
+        count = len(self._resident) + (kept.key not in self._resident)
+        return (
+            count <= self._max_resident
+            and self._resident_tokens - kept.tokens + needed <= self._budget_tokens
+        )
 
     async def _find_room(self, kept: Kept, needed: int) -> None:
         """For a state that is not in memory. If nothing is to go yet, wait for it without a slot."""
         began = trio.current_time()
-        if not self._door.statistics().held:
+        if not self.door.statistics().held:
             await self._evict_until_fits(kept, needed, spares=True)
-        if self._door.statistics().held or not self._fits(kept, needed):
+        if self.door.statistics().held or not self._fits(kept, needed):
             self._counts.waits_for_room += 1
-            door = self._door.slot(resumed=kept.segments > 0, owner=kept.place.owner)
-            async with kept.place.lent(), door:
+            asked = trio.current_time()
+            async with kept.place.lent(), self.door.slot(resumed=True, owner=kept.place.owner):
                 await self._wait_for_room(kept, needed)
-                self._begin(
-                    kept, needed
-                )  # before the slot is there again: its room is not to be taken meanwhile
-            waited = trio.current_time() - began
+                # before the slot is there again: its room is not to be taken meanwhile
+                self._begin(kept, needed)
+            waited = trio.current_time() - asked
             self._counts.longest_wait_seconds = max(self._counts.longest_wait_seconds, waited)
         if kept.segments:
             waited = trio.current_time() - began
@@ -255,20 +230,31 @@ class Keeper:
 
     async def _wait_for_room(self, kept: Kept, needed: int) -> None:
         began = trio.current_time()
-        while True:
-            impatient = trio.current_time() - began >= self._patience_seconds()
-            await self._evict_until_fits(kept, needed, spares=not impatient)
-            alone = not self._running_tokens and not any(one.evictable for one in self._resident.values())
-            if self._fits(kept, needed) or alone:  # alone, it may be larger than the memory
-                return
-            self._changed = trio.Event()
-            with trio.move_on_after(LOOK_SECONDS):
-                await self._changed.wait()
+        patience_seconds = self._patience_seconds(min(needed, self._budget_tokens))
+        patient_until = began + patience_seconds
+        self._counts.longest_patience_seconds = max(self._counts.longest_patience_seconds, patience_seconds)
+        try:
+            while not await self._makes_room(kept, needed, began):
+                with trio.move_on_at(math.inf if self._impatient else self._next_look(patient_until)):
+                    await self._changed.wait()
+                self._impatient = trio.current_time() >= patient_until
+        finally:
+            self._impatient = False
 
-    def _patience_seconds(self) -> float:
-        """Who would go first is waited for as long as it would take to compute its state again, a few times."""
-        first = next(iter(self._victims()), None)
-        return PATIENCE * self.costs.prefill_seconds(first.tokens) if first is not None else 0.0
+    async def _makes_room(self, kept: Kept, needed: int, began: float) -> bool:
+        self._changed = trio.Event()  # before looking: not to miss what changes while a state is moved
+        first = next(self._victims(), None)
+        spares = first is not None and trio.current_time() - began < self._patience_seconds(first.tokens)
+        await self._evict_until_fits(kept, needed, spares=spares and not self._impatient)
+        return self._fits(kept, needed) or not self._resident  # alone, it may be larger than the memory
+
+    def _next_look(self, patient_until: float) -> float:
+        are_spared = any(one.evictable for one in self._resident.values())
+        return min(patient_until, trio.current_time() + LOOK_SECONDS) if are_spared else patient_until
+
+    def _patience_seconds(self, tokens: int) -> float:
+        """To wait pays for about as long as it would take to compute again what has to go; a few times, to be sure."""
+        return PATIENCE * self.costs.prefill_seconds(tokens)
 
     async def _evict_until_fits(self, kept: Kept, needed: int, *, spares: bool) -> None:
         """`spares`: leave those whom the policy pins."""
@@ -304,6 +290,7 @@ class Keeper:
         self.book(kept, 0)
         kept.moved.set()
         kept.moved = None
+        self._changed.set()
 
     def _saves(self, kept: Kept) -> bool:
         room = self._max_saved_tokens - self._saved_tokens

@@ -5,12 +5,13 @@ It knows what its state waits for, since when, and how much of it is in memory, 
 
 import math
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from typing import Any, Protocol
 
 import attrs
 import trio
 
+from engine.ledger import Ledger, Stage
 from engine.residency.base import Paused
 from engine.residency.pauses import Pauses, WaitedCall
 from engine.samplers.base import Appended, End, Prefilled, Steps
@@ -22,6 +23,8 @@ class Keeping(Protocol):
     """What it asks of its keeper (`engine.residency.budget.Keeper`)."""
 
     pauses: Pauses
+    slots: SlotPool | None
+    """The model's own, if it has so many and no more."""
 
     async def enter(self, kept: "Kept", context_tokens: int) -> None:
         """A segment begins over so many tokens."""
@@ -49,13 +52,25 @@ class Place:
     """Where a rollout's segments get their slots, and whose it is."""
 
     pools: Sequence[SlotPool]
+    """In the order in which their slots were taken."""
     owner: str
+    ledger: Ledger | None = None
+    resumed: bool = False
+    """Does the segment go on with what a client's tool said?"""
+
+    def queueing(self) -> AbstractContextManager[object]:
+        """Inside, time is booked as time in a queue."""
+        return nullcontext() if self.ledger is None else self.ledger.at(Stage.QUEUE)
 
     @asynccontextmanager
     async def lent(self) -> AsyncIterator[None]:
-        """As `SlotPool.lent`, for all of them."""
+        """As `SlotPool.lent`, for all of them; it is booked as time in a queue.
+
+        They come back in the order in which everybody takes them, or two could wait for each other.
+        """
         async with AsyncExitStack() as lent:
-            for pool in self.pools:
+            lent.enter_context(self.queueing())
+            for pool in reversed(self.pools):
                 await lent.enter_async_context(pool.lent())
             yield
 
@@ -100,24 +115,34 @@ class Kept:
     async def sample(self, appended: Appended) -> Steps:
         """As the sampling's, once there is room."""
         prefilled, tokens, seconds, over = appended.prefilled, 0, 0.0, False
-        try:
-            await self._keeper.enter(self, appended.context_tokens)
-            asked = trio.current_time()
-            async with aclosing(self.sampling.sample(appended)) as steps:
-                async for step in steps:
-                    seconds += trio.current_time() - asked
-                    for part in step:
-                        tokens += part.tokens
-                        if type(part) is Prefilled:
-                            prefilled = part
-                        over = type(part) is End
-                    yield step
-                    asked = trio.current_time()
-        finally:
-            self._since, self._ready_since, self._calls = trio.current_time(), None, ()
-            self._keeper.leave(self)
-            if over:
-                self._keeper.learn(prefilled, tokens, seconds)
+        async with AsyncExitStack() as held:
+            await self._take_slot(held)
+            try:
+                await self._keeper.enter(self, appended.context_tokens)
+                asked = trio.current_time()
+                async with aclosing(self.sampling.sample(appended)) as steps:
+                    async for step in steps:
+                        seconds += trio.current_time() - asked
+                        for part in step:
+                            tokens += part.tokens
+                            if type(part) is Prefilled:
+                                prefilled = part
+                            over = type(part) is End
+                        yield step
+                        asked = trio.current_time()
+            finally:
+                self._since, self._ready_since, self._calls = trio.current_time(), None, ()
+                self._keeper.leave(self)
+                if over:
+                    self._keeper.learn(prefilled, tokens, seconds)
+
+    async def _take_slot(self, held: AsyncExitStack) -> None:
+        """One of the model's own: after those of the connection and the engine, in everybody's order."""
+        place, pool = self.place, self._keeper.slots
+        if pool is not None:
+            with place.queueing():
+                await held.enter_async_context(pool.slot(resumed=place.resumed, owner=place.owner))
+            self.place = attrs.evolve(place, pools=(*place.pools, pool))
 
     def finished(self, items: Sequence[Item]) -> None:
         """As the sampling's, if it has one."""

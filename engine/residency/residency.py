@@ -10,10 +10,12 @@ from typing import Final
 import attrs
 
 from engine.config import Limits
+from engine.ledger import Ledger
 from engine.residency.base import Policy
-from engine.residency.budget import Keeper, ResidencyStatistics
+from engine.residency.budget import Keeper
 from engine.residency.kept import Kept, Place
 from engine.residency.pauses import WaitedCall
+from engine.residency.statistics import ResidencyStatistics
 from engine.samplers.base import Sampler, Sampling
 from engine.scheduler import SlotPool
 from protocol.items import CALLS, Item
@@ -32,35 +34,49 @@ class Residency:
 
     def kept(self, sampler: Sampler, sampling: Sampling) -> Sampling:
         """A sampling that was just opened, within its sampler's budget if it has one. Not a checkpoint."""
-        budget_tokens = self._limits.kv_tokens or getattr(sampler, "kv_tokens", 0)
-        if not budget_tokens or not all(hasattr(sampling, name) for name in _NEEDED):
-            return sampling
-        if id(sampler) not in self._keepers:
-            self._keepers[id(sampler)] = sampler, self._keeper(budget_tokens)
-        return self._keepers[id(sampler)][1].kept(sampling)
+        keeper = self.keeper(sampler) if all(hasattr(sampling, name) for name in _NEEDED) else None
+        return sampling if keeper is None else keeper.kept(sampling)
 
-    def _keeper(self, budget_tokens: int) -> Keeper:
-        return Keeper(
-            self.policy,
-            budget_tokens=budget_tokens,
-            max_saved_tokens=self._limits.max_saved_kv_tokens,
-            max_tools=self._limits.max_learned_tools,
-            cleanup_seconds=self._limits.cleanup_seconds,
-        )
+    def keeper(self, sampler: Sampler) -> Keeper | None:
+        """Of this sampler's states; None: it has no budget. Not a checkpoint."""
+        budget_tokens = self._limits.kv_tokens or getattr(sampler, "kv_tokens", 0)
+        if not budget_tokens:
+            return None
+        if id(sampler) not in self._keepers:
+            keeper = Keeper(
+                self.policy,
+                budget_tokens=budget_tokens,
+                slots=getattr(sampler, "slots", 0),
+                max_saved_tokens=self._limits.max_saved_kv_tokens,
+                max_tools=self._limits.max_learned_tools,
+                cleanup_seconds=self._limits.cleanup_seconds,
+            )
+            self._keepers[id(sampler)] = sampler, keeper
+        return self._keepers[id(sampler)][1]
 
     def statistics(self) -> ResidencyStatistics:
         """A frozen view."""
         each = [attrs.asdict(keeper.statistics()) for _, keeper in self._keepers.values()]
         names = [field.name for field in attrs.fields(ResidencyStatistics)]
-        sums = {name: sum(one[name] for one in each) for name in names}
-        longest = max((one["longest_wait_seconds"] for one in each), default=0.0)
-        return ResidencyStatistics(**{**sums, "longest_wait_seconds": longest})
+        of_all = {name: max if name.startswith("longest_") else sum for name in names}
+        merged = {name: merge([one[name] for one in each] or [0]) for name, merge in of_all.items()}
+        return ResidencyStatistics(**merged)
 
 
-def seat(sampling: Sampling, pools: Sequence[SlotPool], owner: str) -> Sampling:
-    """The sampling of a rollout that has slots of these pools: it may lend them while it waits for room."""
+def seat(
+    sampling: Sampling,
+    pools: Sequence[SlotPool],
+    owner: str,
+    ledger: Ledger | None = None,
+    *,
+    resumed: bool = False,
+) -> Sampling:
+    """The sampling of a rollout that has slots of these pools: it may lend them while it waits for room.
+
+    That wait is booked in the ledger as one in a queue, not as sampling.
+    """
     if isinstance(sampling, Kept):
-        sampling.place = Place(pools, owner)
+        sampling.place = Place(pools, owner, ledger, resumed)
     return sampling
 
 

@@ -86,6 +86,11 @@ class TokenSampler:
         """How much state the backend has room for, in tokens; 0 = it does not say."""
         return int(getattr(self.backend, "kv_tokens", 0))
 
+    @property
+    def slots(self) -> int:
+        """How many sequences the backend has places for; 0 = it does not say."""
+        return int(getattr(self.backend, "slot_count", 0))
+
     def open(self, prompt: Prompt) -> "TokenSampling":
         """Start a rollout."""
         self.counts.open_samplings += 1
