@@ -22,13 +22,19 @@ FORMS: Final = {
 
 _FORM_LINES = "\n".join(f"  {name:6}  {words}" for name, words in FORMS.items())
 
-_CODES = """\
+
+def _codes(
+    failed: str, *, done: str = "it worked", wrong: str = "wrong usage", left: str = "interrupted"
+) -> str:
+    """The exit codes of a command, of which `failed` says what is not its own fault."""
+    return f"""\
 exit codes:
-  0    it worked
-  1    the rollout failed, or was refused; for the demo: tests still fail
-  2    wrong usage
-  130  interrupted
+  0    {done}
+  1    {failed}
+  2    {wrong}
+  130  {left}
 """
+
 
 _MAIN_EPILOG = f"""\
 examples:
@@ -37,7 +43,7 @@ examples:
   suspended call http://127.0.0.1:8080/v1 'say hello'
   suspended check trace.jsonl
 
-{_CODES}"""
+{_codes("it did not work out; a command's own help says what that is, and what else there is")}"""
 
 _DEMO_EPILOG = f"""\
 A small project with a bug or two is copied to a temporary folder. An agent repairs it: its tools (list, read and write
@@ -58,7 +64,7 @@ examples:
   suspended demo --plain --trace t.jsonl  a line for each thing; every frame, both ways, in a file
   suspended demo --model smollm2          real tokens of a small model, run here: suspended model fetch smollm2
 
-{_CODES}"""
+{_codes("tests still fail, or the rollout failed; with --model also: the model cannot be loaded")}"""
 
 _SERVE_EPILOG = f"""\
 The key clients must show is read from {DEFAULT_KEY_VARIABLE}, or from the variable that --key-env names.
@@ -80,7 +86,7 @@ examples:
   suspended serve --port 0 --sampler policy:demos.agents.shell
   {DEFAULT_KEY_VARIABLE}=… suspended serve --host 0.0.0.0 --limit max_connections=100 --trace all.jsonl
 
-{_CODES}"""
+{_codes("it cannot listen, or a model cannot be loaded", done="drained", left="interrupted, by a second signal")}"""
 
 _CALL_EPILOG = f"""\
 A tool is a command for the shell. It gets the call's arguments as one JSON object on its standard input, and each
@@ -101,7 +107,7 @@ examples:
 
 The answer goes to standard output as it comes, calls and outputs to standard error.
 
-{_CODES}"""
+{_codes("the rollout failed, or was refused")}"""
 
 
 class _Parser(ArgumentParser):
@@ -138,8 +144,8 @@ def make_parser() -> ArgumentParser:
         ),
         (_add_check, check_arguments.EPILOG, check_arguments.SUMMARY),
         (_add_tap, tap_arguments.EPILOG, tap_arguments.SUMMARY),
-        (_add_model, f"{model_arguments.MODEL_EPILOG}\n{_CODES}", model_arguments.MODEL_SUMMARY),
-        (_add_models, f"{model_arguments.MODELS_EPILOG}\n{_CODES}", model_arguments.MODELS_SUMMARY),
+        (_add_model, model_arguments.MODEL_EPILOG, model_arguments.MODEL_SUMMARY),
+        (_add_models, model_arguments.MODELS_EPILOG, model_arguments.MODELS_SUMMARY),
     ):
         add(
             commands.add_parser(

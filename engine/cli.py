@@ -89,7 +89,7 @@ def _real_demo(arguments: Namespace) -> int:
         )
     except ValueError as error:
         raise UsageError(f"--model: {error}") from error
-    return _run(lambda: run_real(settings))
+    return _run(lambda: run_real(settings, sys.stdout))
 
 
 def _serve(arguments: Namespace) -> int:

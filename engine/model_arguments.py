@@ -15,6 +15,12 @@ examples:
   suspended model fetch smollm2           get the weights; their path is printed
   suspended model path smollm2            where they are, or what to do
   suspended model list                    which there are, and which are here
+
+exit codes:
+  0    it worked
+  1    the weights are not here, or could not be fetched
+  2    wrong usage, or weights to fetch that nobody knows
+  130  interrupted; the next fetch tidies up
 """
 
 MODELS_SUMMARY: Final = "print the models that a server would serve"
@@ -33,6 +39,12 @@ A table of models is a TOML file, for --models of this command and of `suspended
   input_price = 0.0                   # and cached_input_price and output_price, of a million tokens
 
 Each line here is an entry: what a client calls it, how it is run, and what was said of it.
+
+exit codes:
+  0    the table was printed
+  1    the file cannot be read
+  2    wrong usage, or the file is no table of models
+  130  interrupted
 """
 
 

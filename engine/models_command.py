@@ -5,14 +5,18 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from engine.models import ModelEntry, ModelTable
+from engine.samplers.chat import NOTICE, is_chat
 
 _HEAD: Final = ("name", "sampler", "format", "tokenizer", "context", "tokens/s", "price/M", "capabilities")
 
 
 def models(file: Path | None, out: TextIO) -> int:
-    """Print the table; 0. `ValueError`, `OSError`: it cannot be read."""
+    """Print the table, and below it which models keep nothing warm for sure; 0. `ValueError`, `OSError`: it cannot be read."""
     table = ModelTable.built_in() if file is None else ModelTable.from_toml(file)
     print("\n".join(_lines([_HEAD, *map(_row, table.entries)])), file=out)
+    for entry in table.entries:
+        if is_chat(entry.sampler or ""):
+            print(f"{entry.name}: {NOTICE}", file=out)
     return 0
 
 

@@ -3,14 +3,21 @@
 The client tests run these very lines, those of npm aside. Imports nothing heavy, as the help needs it.
 """
 
+import json
+import shlex
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 DEFAULT_PLACE: Final = "127.0.0.1:8080"
+DEFAULT_MODEL: Final = "default"
+"""What is asked for where any name will do; `suspended call` asks for it unless told otherwise."""
 
 
 class Pointer(NamedTuple):
-    """One client's lines; `{at}` stands for the server's host and port."""
+    """One client's lines; `{at}` stands for the server's host and port, `{model}` for a model's name in double quotes.
+
+    `{choice}` is the option that chooses it in a shell.
+    """
 
     name: str
     client: str
@@ -18,9 +25,11 @@ class Pointer(NamedTuple):
     language: str
     lines: str
 
-    def at(self, place: str) -> str:
-        """The lines for a server at `host:port`."""
-        return self.lines.replace("{at}", place)
+    def at(self, place: str, model: str = DEFAULT_MODEL) -> str:
+        """The lines for a server at `host:port` that has a model of that name."""
+        choice = "" if model == DEFAULT_MODEL else f" --model {shlex.quote(model)}"
+        quoted = json.dumps(model, ensure_ascii=False)[1:-1]  # right in TOML, Python and JavaScript alike
+        return self.lines.replace("{at}", place).replace("{choice}", choice).replace("{model}", quoted)
 
 
 POINTERS: Final = (
@@ -30,7 +39,7 @@ POINTERS: Final = (
         "in $CODEX_HOME/config.toml; the last line is for 0.107.0 only: the append form, with `_v2` the create form",
         "toml",
         """\
-model = "default"
+model = "{model}"
 model_provider = "suspended"
 model_providers.suspended = { name = "suspended", base_url = "http://{at}/v1", env_key = "KEY", wire_api = "responses", supports_websockets = true }
 features.responses_websockets = true
@@ -44,7 +53,7 @@ features.responses_websockets = true
         """\
 client = OpenAI(api_key=KEY, base_url="http://{at}/v1")
 with client.responses.connect() as connection:
-    connection.response.create(model="default", input="hello")
+    connection.response.create(model="{model}", input="hello")
 """,
     ),
     Pointer(
@@ -54,7 +63,7 @@ with client.responses.connect() as connection:
         "python",
         """\
 client = AsyncOpenAI(api_key=KEY, base_url="http://{at}/v1", websocket_base_url="ws://{at}/v1")
-model = OpenAIHostedMultiAgentModel("default", client)
+model = OpenAIHostedMultiAgentModel("{model}", client)
 provider = OpenAIProvider(openai_client=client, use_responses=True, use_responses_websocket=True)
 """,
     ),
@@ -65,7 +74,7 @@ provider = OpenAIProvider(openai_client=client, use_responses=True, use_response
         "python",
         """\
 provider = OpenAIProvider(base_url="http://{at}/v1", api_key=KEY)
-model = OpenAIResponsesModel("default", provider=provider)
+model = OpenAIResponsesModel("{model}", provider=provider)
 agent = Agent(model, model_settings={"openai_transport": "websocket"})
 """,
     ),
@@ -77,7 +86,7 @@ agent = Agent(model, model_settings={"openai_transport": "websocket"})
         """\
 const client = new OpenAI({ apiKey: KEY, baseURL: "http://{at}/v1" });
 const connection = new ResponsesWS(client);
-connection.send({ type: "response.create", model: "default", input: "hello" });
+connection.send({ type: "response.create", model: "{model}", input: "hello" });
 """,
     ),
     Pointer(
@@ -86,7 +95,7 @@ connection.send({ type: "response.create", model: "default", input: "hello" });
         "over HTTP; needs Node 24",
         "js",
         """\
-const model = createOpenAI({ apiKey: KEY, baseURL: "http://{at}/v1" })("default");
+const model = createOpenAI({ apiKey: KEY, baseURL: "http://{at}/v1" })("{model}");
 """,
     ),
     Pointer(
@@ -95,8 +104,8 @@ const model = createOpenAI({ apiKey: KEY, baseURL: "http://{at}/v1" })("default"
         "over HTTP",
         "python",
         """\
-model = ChatOpenAI(model="default", api_key=KEY, base_url="http://{at}/v1", use_responses_api=True)
-answer = litellm.responses(model="openai/default", api_key=KEY, api_base="http://{at}/v1", input="hello")
+model = ChatOpenAI(model="{model}", api_key=KEY, base_url="http://{at}/v1", use_responses_api=True)
+answer = litellm.responses(model="openai/{model}", api_key=KEY, api_base="http://{at}/v1", input="hello")
 """,
     ),
     Pointer(
@@ -104,7 +113,7 @@ answer = litellm.responses(model="openai/default", api_key=KEY, api_base="http:/
         "suspended call",
         "one rollout; `--tool` gives it tools",
         "sh",
-        "suspended call http://{at}/v1 'hello'\n",
+        "suspended call http://{at}/v1{choice} 'hello'\n",
     ),
 )
 
@@ -114,10 +123,10 @@ def pointer(name: str) -> Pointer:
     return {found.name: found for found in POINTERS}[name]
 
 
-def pointed(place: str) -> Iterator[str]:
-    """All of them as lines of text, for a server at `host:port`."""
+def pointed(place: str, model: str = DEFAULT_MODEL) -> Iterator[str]:
+    """All of them as lines of text, for a server at `host:port` and a model that it has."""
     for found in POINTERS:
         yield f"{found.client}, {found.note}:"
         yield ""
-        yield from (f"    {line}" for line in found.at(place).splitlines())
+        yield from (f"    {line}" for line in found.at(place, model).splitlines())
         yield ""

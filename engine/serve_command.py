@@ -11,18 +11,22 @@ from typing import Self
 import attrs
 import trio
 
+from engine.backends.base import BackendError
 from engine.compact import Compactor
 from engine.config import Limits
 from engine.engine import Engine
 from engine.hosted import HostedTool
 from engine.limit_settings import read_limits
-from engine.models import ModelTable
-from engine.pointers import pointed
+from engine.models import ModelEntry, ModelTable
+from engine.nursery import leaves
+from engine.pointers import DEFAULT_MODEL, pointed
 from engine.recorder import TraceFile
+from engine.samplers.chat import NOTICE, is_chat
 from engine.samplers.registry import make_sampler
 from engine.seals import Seals, secret_beside
 from engine.server import Server, is_loopback
 from engine.store import SqliteStore, StoreError
+from protocol.errors import RemoteProtocolError
 
 OK, INTERRUPTED = 0, 130
 
@@ -96,11 +100,16 @@ def load_hosted(path: str) -> Sequence[HostedTool]:
 
 
 async def serve(settings: ServeSettings, signals: AsyncIterator[int], say: Callable[[str], None]) -> int:
-    """Serve until drained after the first of `signals`, or until the second; the exit code. `OSError`: cannot listen."""
+    """Serve until drained after the first of `signals`, or until the second; the exit code.
+
+    `OSError`: it cannot listen, or a model that is to run here cannot be loaded.
+    """
     trace = TraceFile(settings.trace) if settings.trace else None
     try:
         server = Server(settings.engine, key=settings.key, trace=trace)
         return await _serve(server, settings, signals, say)
+    except* BackendError as errors:
+        raise OSError("; ".join(map(str, leaves(errors)))) from errors
     finally:
         if trace is not None:
             trace.close()
@@ -136,9 +145,17 @@ async def _serve(
         code = OK
         nursery.cancel_scope.cancel()
 
+    async def announce(port: int) -> None:
+        """Whoever asks before the models are loaded waits for them, too."""
+        for sampler in (settings.engine.sampler, *settings.engine.samplers.values()):
+            wait_loaded = getattr(getattr(sampler, "backend", None), "wait_loaded", None)
+            if wait_loaded is not None:
+                await wait_loaded()
+        say(how_to_point(settings, port))
+
     async with kept(settings.store), trio.open_nursery() as nursery:
         listeners = await nursery.start(run)
-        say(how_to_point(settings, listeners[0].socket.getsockname()[1]))
+        nursery.start_soon(announce, listeners[0].socket.getsockname()[1])
         await anext(signals)
         server.drain()
         say(f"draining for at most {settings.engine.limits.drain_seconds:g} s; once more to stop at once")
@@ -153,12 +170,28 @@ def how_to_point(settings: ServeSettings, port: int) -> str:
     at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     guard = "a key is required" if settings.key else "no key, this machine only"
     key = "the key" if settings.key else "any text"
+    table = settings.engine.resolve.table
+    model = example(table)
+    specs = dict.fromkeys(entry.sampler or settings.sampler for entry in table.entries)
+    sampler = model.sampler or settings.sampler
+    what = f"sampler {sampler}" if model.name == DEFAULT_MODEL else f"model {model.name}, sampler {sampler}"
     return "\n".join(
         (
-            f"serving ws://{at}/v1/responses  (sampler {settings.sampler}; {guard})",
+            f"serving ws://{at}/v1/responses  ({what}; {guard})",
+            *(f"{spec}: {NOTICE}" for spec in specs if is_chat(spec)),
             "",
             f"How to point clients here; KEY is {key}.",
             "",
-            *pointed(at),
+            *pointed(at, model.name),
         )
     )
+
+
+def example(table: ModelTable) -> ModelEntry:
+    """A model to ask for: the first with a name, else `default` if a pattern has it, else whatever the first pattern has."""
+    if table.named:
+        return table.named[0]
+    try:
+        return table.find(DEFAULT_MODEL)
+    except RemoteProtocolError:
+        return table.entries[0]

@@ -14,7 +14,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Final
@@ -205,13 +205,13 @@ def _download(
 
 
 def _size_of(folder: Path) -> int:
-    """Of all wheels under a folder, finished or not."""
+    """Of all wheels under a folder, finished or not. What vanishes meanwhile is passed over, folders and all."""
     total = 0
-    for path in folder.rglob("*.whl"):
-        try:
-            total += path.stat().st_size
-        except OSError:
-            continue  # moved meanwhile
+    for parent, _, names in os.walk(folder):  # `rglob` raises when a folder vanishes, before Python 3.13
+        for name in names:
+            if name.endswith(".whl"):
+                with suppress(OSError):
+                    total += (Path(parent) / name).stat().st_size
     return total
 
 

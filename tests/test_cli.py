@@ -1,11 +1,13 @@
 """The command line: what is wrong is said in a line, exit codes are what the help says, signals end things cleanly."""
 
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
+import tomllib
 from contextlib import contextmanager
 
 import orjson
@@ -17,7 +19,10 @@ from engine.cli import main
 from engine.client import FORMS
 from engine.config import Limits
 from engine.limit_settings import limit_rows, read_limits
-from engine.pointers import POINTERS
+from engine.models import ModelTable
+from engine.pointers import POINTERS, pointer
+from engine.samplers.chat import NOTICE
+from engine.serve_command import example
 from protocol import trace
 from tests.command import ROOT, Running, environment, suspended
 
@@ -212,6 +217,67 @@ def test_says_how_to_point_clients():
     lines = [line.strip() for line in out.splitlines()]
     said = [line for pointer in POINTERS for line in pointer.at(place).splitlines()]
     assert [line for line in said if line.strip() not in lines] == []
+
+
+def test_points_clients_to_a_model_of_the_table(tmp_path):
+    """With a table the lines name its first model, which is served as they say, and the sampler is that model's."""
+    models = tmp_path / "models.toml"
+    models.write_text(
+        '[[model]]\npattern = "gpt-*"\n[[model]]\nname = "my \\"own\\""\nsampler = "paced:rate=9000,calls=0,words=1"\n'
+    )
+    with served("--models", models) as (running, url):
+        called = suspended("call", url, "hi", "--model", 'my "own"')
+        running.signal(signal.SIGTERM)
+        out = running.ended()[1]
+    place = url.split("/")[2]
+    said = [line for pointer in POINTERS for line in pointer.at(place, 'my "own"').splitlines()]
+    lines = [line.strip() for line in out.splitlines()]
+    assert [line for line in said if line.strip() not in lines] == []
+    assert ("default" in out, called.returncode) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ('pattern = "*"', "default"),
+        ('pattern = "d?fault"', "default"),
+        ('pattern = "gpt-*"\ndefault = true', "default"),
+        ('pattern = "gpt-*"', "gpt-*"),
+        ('pattern = "*"\n[[model]]\nname = "a"\n[[model]]\nname = "b"', "a"),
+    ],
+)
+def test_a_model_to_ask_for(table, expected):
+    """The first that has a name; of patterns alone what any client asks for, if it is served."""
+    assert example(ModelTable.from_toml(f"[[model]]\n{table}".encode())).name == expected
+
+
+def test_a_models_name_is_quoted_as_each_language_wants_it():
+    """What a client reads is the name, whatever is in it."""
+    name = 'a"b\\c d'
+    codex, shell = (pointer(client).at("h:1", name) for client in ("codex", "shell"))
+    assert (tomllib.loads(codex)["model"], shlex.split(shell)[4]) == (name, name)
+    assert shlex.split(pointer("shell").at("h:1")) == ["suspended", "call", "http://h:1/v1", "hello"]
+
+
+def test_serve_says_that_chat_keeps_nothing_warm():
+    """A sampler that promises no warm state is named at the start, with what that means."""
+    spec = "chat:http://127.0.0.1:1/v1?model=x"
+    with served("--sampler", spec) as (running, _):
+        assert running.line_with("warm") == f"{spec}: {NOTICE}\n"
+
+
+HELP_CODES = {
+    "demo": "tests still fail, or the rollout failed; with --model also: the model cannot be loaded",
+    "serve": "it cannot listen, or a model cannot be loaded",
+    "call": "the rollout failed, or was refused",
+}
+
+
+@pytest.mark.parametrize("command", HELP_CODES)
+def test_help_says_what_failing_is(command, capsys):
+    """Exit code 1 means something of its own in each command."""
+    main([command, "--help"])
+    assert f"  1    {HELP_CODES[command]}\n" in capsys.readouterr().out
 
 
 def test_serve_help_shows_clients(capsys):

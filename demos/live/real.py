@@ -4,7 +4,6 @@ A small model calls tools only when it is made to: the first three segments must
 what follows must be text. What it calls, with which arguments, and what it says at the end is its own.
 """
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -12,14 +11,16 @@ from typing import Any, Final, TextIO
 import attrs
 import trio
 
+from engine.backends.base import BackendError
+from engine.backends.llama import LlamaBackend
 from engine.client import RolloutRefusedError
 from engine.client_forms import Form
 from engine.config import Limits
 from engine.engine import Engine, RolloutReport
 from engine.local import local_client
 from engine.recorder import TraceFile
-from engine.samplers.base import Sampler
 from engine.samplers.registry import make_sampler
+from engine.samplers.tokens import TokenSampler
 from protocol import events
 from protocol.events import ServerEvent
 from protocol.items import FunctionCall
@@ -48,7 +49,7 @@ class RealSettings:
     """What to run, and how."""
 
     model: str
-    sampler: Sampler
+    sampler: TokenSampler
     limits: Limits
     form: Form
     trace: Path | None = None
@@ -68,16 +69,18 @@ class RealSettings:
             )
         except ValueError as error:
             raise ValueError(str(error.__cause__ or error)) from error
+        assert isinstance(sampler, TokenSampler), "llama is a kind of backend"
         return cls(model=model, sampler=sampler, limits=limits, form=form, trace=trace)
 
 
-async def run_real(settings: RealSettings, out: TextIO = sys.stdout) -> int:
-    """Run it; 0 if the rollout completed, else 1. A checkpoint."""
+async def run_real(settings: RealSettings, out: TextIO) -> int:
+    """Run it; 0 if the rollout completed, else 1. `OSError`: the model is not there, or cannot be loaded. A checkpoint."""
     reports = list[RolloutReport]()
     engine = Engine.make(settings.sampler, limits=settings.limits, on_report=reports.append)
     trace = TraceFile(settings.trace) if settings.trace is not None else None
     try:
         async with local_client(engine, form=settings.form, trace=trace) as client:
+            await _wait_loaded(settings.sampler)
             print(f"you      {QUESTION}", file=out, flush=True)
             began = trio.current_time()
             async with client.rollout(
@@ -98,10 +101,19 @@ async def run_real(settings: RealSettings, out: TextIO = sys.stdout) -> int:
     finally:
         if trace is not None:
             trace.close()
-    completed = rollout.response is not None and rollout.response.status == "completed"
-    print(file=out)
-    print(_summary(reports, seconds), file=out)
-    return 0 if completed else 1
+    status = rollout.response.status if rollout.response is not None else "failed"
+    if status != "failed":  # what a model that failed had read nobody knows
+        print(file=out)
+        print(_summary(reports, seconds), file=out)
+    return 0 if status == "completed" else 1
+
+
+async def _wait_loaded(sampler: TokenSampler) -> None:
+    assert isinstance(sampler.backend, LlamaBackend), "of llama's factory"
+    try:
+        await sampler.backend.start()
+    except BackendError as error:
+        raise OSError(f"--model: {error}") from error
 
 
 async def _get_weather(city: str) -> str:
@@ -131,7 +143,10 @@ class _Teller:
                 self._line("         suspended: the tool runs here, and the model's state stays where it is")
             case events.OutputTextDelta(delta=delta):
                 self._say(delta)
-            case events.ResponseCompleted() | events.ResponseIncomplete() | events.ResponseFailed():
+            case events.ResponseFailed(response):
+                why = f": {response.error.message}" if response.error is not None else ""
+                self._line(f"         {response.status}{why}")
+            case events.ResponseCompleted() | events.ResponseIncomplete():
                 self._line(f"         {event.response.status}")
 
     def _say(self, delta: str) -> None:

@@ -1,7 +1,11 @@
 """llama.cpp's server as a child process: started, watched, started again when it dies, and never left behind.
 
-    starting ──► up ──► died ──► (wait) ──► starting …
-        └──► failed ─────┘
+    starting ──► up ──► died ──► (wait) ──► starting ──► up …
+        │                          └────◄── failed ◄─┘
+        └──► failed, if none was ever up: for good
+
+The first one that does not come up is the last one: what is wrong with a model, or with the memory for it, does not pass.
+Whoever asks is told why, in llama.cpp's own words.
 
 It runs in a private temporary folder that also holds saved states, which outlive it: a rollout whose state was saved
 goes on from there even in the next child. States in slots die with it, and their tokens are read again.
@@ -35,8 +39,12 @@ log = logging.getLogger(__name__)
 _ADDRESS: Final = '{"url": '
 """So begins the line that says where it listens."""
 MAX_LINE_BYTES: Final = 64 * 1024
-LAST_LINES: Final = 12
-"""Of the child's log: told when it did not come up."""
+LAST_LINES: Final = 3
+"""Of the child's log: told when it did not come up and called nothing an error."""
+FIRST_ERRORS: Final = 3
+"""Of its log: told instead, as the first ones say what the others came of."""
+MAX_TOLD_CHARACTERS: Final = 300
+"""Of a line."""
 FIRST_PAUSE_SECONDS: Final = 0.1
 MAX_PAUSE_SECONDS: Final = 10.0
 """Between two starts; it doubles with each child that died young."""
@@ -75,6 +83,29 @@ def threads_now() -> int:
 
 
 @attrs.define
+class _LastWords:
+    """What a child's log says of its end."""
+
+    lines: deque[str] = attrs.field(factory=lambda: deque(maxlen=LAST_LINES))
+    errors: list[str] = attrs.field(factory=list)
+
+    def hear(self, line: str) -> None:
+        """Remember a line, or not."""
+        self.lines.append(line)
+        stamp, is_error, words = line.partition(" E ")
+        if is_error and " " not in stamp and len(self.errors) < FIRST_ERRORS:
+            self.errors.append(words)
+
+    def __str__(self) -> str:
+        """In one line, whatever is in them: some of it may be out of the model's file."""
+        told = (
+            "".join(character if character.isprintable() else " " for character in line[:MAX_TOLD_CHARACTERS])
+            for line in self.errors or self.lines
+        )
+        return " / ".join(filter(None, map(str.strip, told))) or "it said nothing"
+
+
+@attrs.define
 class _Address:
     """Where the child listens, once that is settled; None then: it ended without saying it."""
 
@@ -96,7 +127,7 @@ class LlamaChild:
         self._news = trio.Event()
         self._failure: str | None = "it was not started"
         """Why nobody needs to wait for it."""
-        self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._last_words = _LastWords()
 
     async def ready(self) -> BackendHttp:
         """As `LlamaServer.ready`: waits for a child that is starting, as long as it may take to load the model."""
@@ -118,7 +149,10 @@ class LlamaChild:
                 log.warning("a saved state stays behind: %s", error)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep a child running until cancelled. It has started when the first one is up, or has failed to come up."""
+        """Keep a child running until cancelled. It has started when the first one is up, or has failed to come up.
+
+        That failure is what `ready` raises from then on; nothing is started again.
+        """
         with TemporaryDirectory(prefix="llama-") as folder:
             self._folder = Path(folder)
             self._failure = None
@@ -128,6 +162,8 @@ class LlamaChild:
                     nursery.start_soon(self._announce, task_status)
                     while True:
                         grown_up = await self._live()
+                        if not self.incarnation:
+                            await trio.sleep_forever()
                         pause = FIRST_PAUSE_SECONDS if grown_up else min(2 * pause, MAX_PAUSE_SECONDS)
                         log.warning("llama.cpp is started again in %.1f s", pause)
                         await trio.sleep(pause)
@@ -149,14 +185,14 @@ class LlamaChild:
         try:
             async with trio.open_nursery() as nursery:
                 process = await nursery.start(self._spawned)
-                self._last_lines.clear()
+                self._last_words = _LastWords()
                 nursery.start_soon(self._log_lines, process.stderr)
                 address = _Address()
                 nursery.start_soon(self._log_lines, process.stdout, address)
                 with trio.move_on_after(self._settings.ready_seconds) as waiting:
                     await address.settled.wait()
                 if waiting.cancelled_caught:
-                    self._last_lines.append(f"no answer within {self._settings.ready_seconds:g} s")
+                    self._last_words.errors.append(f"no answer within {self._settings.ready_seconds:g} s")
                 if address.url is None:
                     process.kill()
                 else:
@@ -209,8 +245,9 @@ class LlamaChild:
             log.warning("llama.cpp, process %s, ended with %s", self.process_id, how)
             self._tell()
         else:
-            failure = f"it ended with {how} before it was up: {' / '.join(self._last_lines)}"
-            log.warning("llama.cpp: %s", failure)
+            failure = f"it ended with {how} before it was up: {self._last_words}"
+            if self.incarnation:
+                log.warning("llama.cpp: %s", failure)
             self._tell(failure=failure)
         self.process_id = None
 
@@ -229,7 +266,7 @@ class LlamaChild:
                     address.settled.set()
                 else:
                     log.debug("llama.cpp: %s", text)
-                    self._last_lines.append(text)
+                    self._last_words.hear(text)
         if address is not None:
             address.settled.set()
 
