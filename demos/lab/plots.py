@@ -1,0 +1,261 @@
+"""Plots of comparisons: a saving step by step, lines with bands, intervals beside each other, where the time went.
+
+Each function takes plain data, draws it with units on its axes, and returns an `<svg>` element; `png=` also writes a
+picture file. What is not there is not drawn: None is a gap, never a point at 0.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Final
+
+import attrs
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from demos.lab import canvas
+from demos.lab.records import RESIDUAL_STAGE
+
+ROW_INCHES: Final = 0.36
+MARGIN_INCHES: Final = 1.3
+"""Title, axis and legend."""
+
+
+@attrs.frozen
+class Series:
+    """A line: where `low` and `high` are given, the band between them is its interval."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    low: Sequence[float | None] = ()
+    high: Sequence[float | None] = ()
+
+
+@attrs.frozen
+class Step:
+    """What one change adds (negative: saves), with its interval."""
+
+    label: str
+    change: float
+    low: float | None = None
+    high: float | None = None
+    marked: bool = False
+    """Is it part of what the plot asks about (say, of what *is* the WebSocket)? Drawn hatched."""
+
+
+@attrs.frozen
+class Estimate:
+    """A figure with its interval; None: nothing was measured."""
+
+    label: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+def lines(
+    series: Sequence[Series],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+    log_y: bool = False,
+    percent: bool = False,
+    level: float | None = None,
+    png: Path | None = None,
+) -> str:
+    """Lines with interval bands. Labels carry the units; `percent` shows shares; `level` is a line to compare with."""
+    with canvas.look():
+        sheet = canvas.figure(4.6, title)
+        axes = sheet.add_subplot()
+        for index, one in enumerate(series):
+            _line(axes, one, index)
+        if level is not None:
+            axes.axhline(level, color=canvas.INK, linewidth=1, linestyle=(0, (5, 3)))
+        _scale(axes, series, log_x=log_x, log_y=log_y)
+        axes.set(xlabel=x_label, ylabel=y_label)
+        if percent:
+            axes.yaxis.set_major_formatter(PERCENT)
+        if len(series) > 1:
+            axes.legend(loc="best")
+        return canvas.svg(sheet, png)
+
+
+def waterfall(
+    start: tuple[str, float],
+    steps: Sequence[Step],
+    end: str,
+    *,
+    title: str,
+    unit: str,
+    marked: str = "",
+    png: Path | None = None,
+) -> str:
+    """From a total to another, one change at a time; `marked` says in the legend what the hatched steps are."""
+    levels = [*accumulate((step.change for step in steps), initial=start[1])]
+    labels = [start[0], *(step.label for step in steps), end]
+    with canvas.look():
+        sheet = canvas.figure(MARGIN_INCHES + 1.25 * ROW_INCHES * len(labels), title)
+        axes = sheet.add_subplot()
+        totals = ((0, start[1]), (len(labels) - 1, levels[-1]))
+        for row, total in totals:
+            axes.barh(row, total, height=0.62, color=canvas.TOTAL)
+            _beside(axes, total, row, f"{total:,.3g} {unit}")
+        for row, (step, before) in enumerate(zip(steps, levels, strict=False), 1):
+            _step(axes, row, step, before, start[1], unit)
+        for row, at in enumerate(levels):
+            axes.plot([at, at], [row + 0.31, row + 0.69], color=canvas.FAINT, linewidth=0.8)
+        canvas.rows(axes, labels)
+        axes.set_xlim(min(0.0, *levels), 1.3 * max(levels))
+        axes.set_xlabel(f"mean of a rollout, {unit}; whiskers: 95 % interval of the change")
+        if any(step.marked for step in steps):
+            axes.legend(handles=[Patch(facecolor=canvas.LESS, hatch="////", label=marked)], loc="lower right")
+        return canvas.svg(sheet, png)
+
+
+def intervals(
+    estimates: Sequence[Estimate],
+    *,
+    title: str,
+    x_label: str,
+    level: float | None = None,
+    percent: bool = False,
+    png: Path | None = None,
+) -> str:
+    """Figures below each other with their intervals; `level` is what they are to be compared with."""
+    with canvas.look():
+        sheet = canvas.figure(MARGIN_INCHES + ROW_INCHES * len(estimates), title)
+        axes = sheet.add_subplot()
+        if level is not None:
+            axes.axvline(level, color=canvas.INK, linewidth=1, linestyle=(0, (5, 3)))
+        for row, one in enumerate(estimates):
+            if one.value is None:
+                axes.text(
+                    0.99,
+                    row,
+                    "no data",
+                    transform=axes.get_yaxis_transform(),
+                    ha="right",
+                    va="center",
+                    color=canvas.FAINT,
+                )
+                continue
+            if one.low is not None and one.high is not None:
+                axes.plot([one.low, one.high], [row, row], color=canvas.LESS, linewidth=2.2)
+            axes.plot(one.value, row, "o", color=canvas.LESS, markersize=6)
+        canvas.rows(axes, [one.label for one in estimates])
+        axes.set_xlabel(x_label)
+        if percent:
+            axes.xaxis.set_major_formatter(PERCENT)
+        return canvas.svg(sheet, png)
+
+
+def stages(
+    bars: Mapping[str, Mapping[str, float]],
+    *,
+    title: str,
+    unit: str,
+    x_label: str = "",
+    residual: str = RESIDUAL_STAGE,
+    png: Path | None = None,
+) -> str:
+    """A bar for each arm, made of its stages; what is unexplained has a colour of its own and is named in per cent."""
+    names = [*dict.fromkeys(stage for bar in bars.values() for stage in bar if stage != residual)]
+    with canvas.look():
+        sheet = canvas.figure(MARGIN_INCHES + 0.6 + 1.3 * ROW_INCHES * len(bars), title)
+        axes = sheet.add_subplot()
+        longest = max((sum(bar.values()) for bar in bars.values()), default=0.0) or 1.0
+        for row, bar in enumerate(bars.values()):
+            _stacked(axes, row, bar, [*names, residual], residual, longest, unit)
+        canvas.rows(axes, [*bars])
+        axes.set_xlim(0, 1.28 * longest)
+        axes.set_xlabel(x_label or f"server time of a rollout, {unit}")
+        handles = [
+            Patch(facecolor=canvas.colour(index), hatch=canvas.hatch(index), label=name)
+            for index, name in enumerate(names)
+        ]
+        handles.append(Patch(facecolor=canvas.RESIDUAL, label="residual (unexplained)"))
+        sheet.legend(handles=handles, loc="outside lower left", ncols=5, fontsize=9)
+        return canvas.svg(sheet, png)
+
+
+PERCENT: Final = FuncFormatter(lambda value, _: canvas.percent(value))
+
+
+def _line(axes: Axes, one: Series, index: int) -> None:
+    heights = [math.nan if value is None else value for value in one.y]
+    axes.plot(one.x, heights, label=one.label, markersize=4.5, linewidth=1.6, **canvas.tell_apart(index))
+    if one.low and one.high:
+        low, high = ([math.nan if value is None else value for value in ends] for ends in (one.low, one.high))
+        axes.fill_between(one.x, low, high, color=canvas.colour(index), alpha=0.18, linewidth=0)
+
+
+def _scale(axes: Axes, series: Sequence[Series], *, log_x: bool, log_y: bool) -> None:
+    """Logarithmic where asked for, with the measured positions as ticks; else from 0, so that heights compare."""
+    if log_x:
+        places = sorted({x for one in series for x in one.x})
+        axes.set_xscale("log")
+        axes.set_xticks(places, [f"{place:,g}" for place in places])
+        axes.minorticks_off()
+    if log_y:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    elif all(value is None or value >= 0 for one in series for value in one.y):
+        axes.set_ylim(bottom=0)
+
+
+def _step(axes: Axes, row: int, step: Step, before: float, whole: float, unit: str) -> None:
+    axes.barh(
+        row,
+        step.change,
+        left=before,
+        height=0.62,
+        color=canvas.LESS if step.change <= 0 else canvas.MORE,
+        hatch="////" if step.marked else "",
+    )
+    right = max(before, before + step.change)
+    if step.low is not None and step.high is not None:
+        ends = [before + step.low, before + step.high]
+        axes.plot(ends, [row, row], color=canvas.INK, linewidth=1.4, marker="|", markersize=7)
+        right = max(right, *ends)
+    share = f" ({100 * step.change / whole:+.1f} %)" if whole else ""
+    _beside(axes, right, row, f"{step.change:+,.3g} {unit}{share}".replace("-", "\N{MINUS SIGN}"))
+
+
+def _stacked(
+    axes: Axes,
+    row: int,
+    bar: Mapping[str, float],
+    names: Sequence[str],
+    residual: str,
+    longest: float,
+    unit: str,
+) -> None:
+    left = 0.0
+    for index, name in enumerate(names):
+        width = bar.get(name, 0.0)
+        fill = canvas.RESIDUAL if name == residual else canvas.colour(index)
+        pattern = "" if name == residual else canvas.hatch(index)
+        axes.barh(row, width, left=left, height=0.62, color=fill, hatch=pattern)
+        if width > 0.07 * longest:
+            axes.annotate(
+                f"{width:,.3g}",
+                (left + width / 2, row),
+                ha="center",
+                va="center",
+                fontsize=9,
+                color=canvas.ink_on(fill),
+                fontweight="bold",
+            )
+        left += width
+    share = f", {canvas.percent(bar[residual] / left)} unexplained" if left and residual in bar else ""
+    _beside(axes, left, row, f"{left:,.3g} {unit}{share}")
+
+
+def _beside(axes: Axes, x: float, row: int, text: str) -> None:
+    axes.annotate(text, (x, row), xytext=(6, 0), textcoords="offset points", va="center", fontsize=9)

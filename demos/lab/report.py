@@ -1,0 +1,151 @@
+"""What an experiment has to show: sections that each stand for one sentence, and whether the run may be believed.
+
+An experiment brings sections; the page (`demos.lab.page`), the terminal and the files beside them are made from the
+same values, so that they cannot differ. A check that failed marks the whole report invalid, with its reason, on top.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import attrs
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from demos.lab.records import Header
+
+NO_DATA: Final = "no data"
+
+Cell = str | int | float | None
+
+
+@attrs.frozen
+class Table:
+    """The numbers of a plot. Columns carry their units; None is shown as `no data`."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...] = attrs.field()
+
+    @rows.validator
+    def _same_width(self, _: object, rows: tuple[tuple[Cell, ...], ...]) -> None:
+        for row in rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"a row of {len(row)} cells under {len(self.columns)} columns: {row}")
+
+
+@attrs.frozen(kw_only=True)
+class Section:
+    """A plot with the sentence that it supports, its numbers, and the file that it was built from."""
+
+    title: str
+    sentence: str
+    source: str
+    """The file, as a path from where the report is."""
+    svg: str = attrs.field(default="")
+    """An `<svg>` element, as the functions of `demos.lab.plots` make it; empty: a table only."""
+    table: Table | None = None
+    caveat: str = ""
+    """What the plot does not show."""
+
+    @svg.validator
+    def _is_svg(self, _: object, svg: str) -> None:
+        if svg and not (svg.startswith("<svg") and svg.endswith("</svg>")):
+            raise ValueError(f"a section's picture is one <svg> element, not {svg[:40]!r}...")
+
+
+@attrs.frozen
+class Check:
+    """One line of the checklist; None: not measured in this run."""
+
+    name: str
+    passed: bool | None
+    detail: str
+
+    @property
+    def mark(self) -> str:
+        """For people."""
+        return {True: "pass", False: "FAIL", None: "not measured"}[self.passed]
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """Everything that is shown."""
+
+    title: str
+    header: Header
+    summary: tuple[str, ...]
+    """Sentences made from numbers (`demos.lab.wording`)."""
+    sections: tuple[Section, ...]
+    method: tuple[str, ...]
+    checks: tuple[Check, ...]
+    files: tuple[str, ...]
+    """Results and exports, as paths from where the report is."""
+    not_measured: tuple[str, ...] = ()
+
+    @property
+    def failures(self) -> Sequence[Check]:
+        """Why it must not be quoted; empty if it may."""
+        return [check for check in self.checks if check.passed is False]
+
+
+def shown(value: Cell) -> str:
+    """A cell for people: four digits are as many as a measurement has."""
+    match value:
+        case None:
+            return NO_DATA
+        case str():
+            return value
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.4g}".replace("-", "\N{MINUS SIGN}")
+
+
+def environment_rows(header: Header) -> list[tuple[str, str]]:
+    """Where the run happened, as names and values."""
+    environment = header.environment
+    host = environment.host
+    return [
+        ("experiment", f"{header.experiment}, plan {header.digest}, seed {header.seed}"),
+        ("began", header.began),
+        (
+            "commit",
+            environment.commit + (", with changes that are in no commit" if environment.dirty else ""),
+        ),
+        ("host", f"{host.cores} cores, {host.cpu}, {host.platform}"),
+        ("python", host.python),
+        ("packages", ", ".join(f"{name} {version}" for name, version in environment.versions.items())),
+    ]
+
+
+def write(report: Report, directory: Path) -> Path:
+    """Write `report.html` and, beside it, each plot as an SVG file of its own; the path of the page.
+
+    OSError: the directory cannot be written.
+    """
+    from demos.lab.page import page  # noqa: PLC0415  # the page is made of what this module defines
+
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, section in enumerate(report.sections, 1):
+        if section.svg:
+            picture = f'<?xml version="1.0" encoding="utf-8"?>\n{section.svg}\n'
+            (directory / f"plot-{number:02}.svg").write_text(picture, encoding="utf-8")
+    path = directory / "report.html"
+    path.write_text(page(report), encoding="utf-8")
+    return path
+
+
+def terminal(report: Report, console: Console) -> None:
+    """The same sentences and checks for people who look at a terminal."""
+    console.print(Text(report.title, style="bold"))
+    if report.failures:
+        names = ", ".join(check.name for check in report.failures)
+        console.print(Text(f"INVALID, not to be quoted: {names}", style="bold red"))
+    for sentence in (*report.summary, *(section.sentence for section in report.sections)):
+        console.print(Text(f"- {sentence}"))
+    grid = Grid("check", "", "seen", box=None, pad_edge=False)
+    styles = {True: "green", False: "bold red", None: "dim"}
+    for check in report.checks:
+        grid.add_row(Text(check.name), Text(check.mark, style=styles[check.passed]), Text(check.detail))
+    console.print(grid)
