@@ -1,4 +1,4 @@
-"""The vLLM backend against its recorded contract: tokens, counts that are never invented, aborts and failures."""
+"""The vLLM backend against an imitation of its server: tokens, counts that are never invented, aborts and failures."""
 
 from array import array
 from contextlib import aclosing
@@ -55,10 +55,11 @@ async def test_the_backend_keeps_the_rules(autojump_clock, says_details):
 
 async def test_the_request_is_what_vllm_reads(autojump_clock):
     """All tokens go there each time, with the room that is left, and stop tokens are only those of the format."""
-    async with vllm(model="tiny", context_tokens=120, keeps_schemas=True) as (backend, server):
+    server = VllmServer(has_tokenizer=True)
+    async with vllm(server, model="tiny", context_tokens=120, keeps_schemas=True) as (backend, server):
         await generated(backend)
         await generated(backend, sampling=Sampling(max_tokens=50, temperature=0.5, top_p=0.9, seed=7))
-        schema = {"type": "object"}
+        schema = {"enum": ["yes", "no"]}
         stop = frozenset({STOP_TOKEN, 1})
         await generated(backend, sampling=Sampling(max_tokens=1, schema=schema, stop_tokens=stop))
         await generated(backend, sampling=Sampling())
@@ -87,6 +88,7 @@ async def test_the_request_is_what_vllm_reads(autojump_clock):
     assert chosen == {"max_tokens": 20, "temperature": 0.5, "top_p": 0.9, "seed": 7}
     assert third["sampling_params"]["structured_outputs"] == {"json": schema}
     assert third["sampling_params"]["stop_token_ids"] == [1, STOP_TOKEN]
+    assert third["sampling_params"]["ignore_eos"] is False
     assert third["reasoning_ended"] is True
     assert fourth["sampling_params"]["max_tokens"] == 20
 

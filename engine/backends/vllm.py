@@ -29,7 +29,7 @@ import attrs
 import trio
 
 from engine.backends.base import BackendError, Finish, Generated, Handle, Sampling
-from engine.backends.http import BackendHttp
+from engine.backends.http import BackendHttp, BackendRefusedError
 from engine.backends.options import HTTP_OPTIONS, http_of, split_options, whole_number, yes_or_no
 from engine.backends.vllm_counters import Counters, Lookup
 from engine.config import Limits
@@ -132,7 +132,7 @@ class VllmBackend:
         if not self._discovered:
             await self.discover()
         lookup = await self._counters.begin()
-        answer = _Answer(self._http.url)
+        answer = _Answer(self._http.url, sampling)
         try:
             body = self._request(request_id, handle, tokens, sampling)
             async with aclosing(self._http.stream_json(GENERATE, body)) as chunks:
@@ -142,6 +142,10 @@ class VllmBackend:
                         yield Generated(tokens=sampled)
             finish = answer.required_finish()
             counted = await self._counts(answer, lookup, len(tokens))
+        except BackendRefusedError as error:
+            if error.status < 500:
+                raise
+            raise BackendError("died", str(error)) from error  # so it answers for an engine that is gone
         except BaseException as error:
             if not (isinstance(error, BackendError) and error.reason in _OVER_BY_ITSELF):
                 self.statistics.aborted += 1
@@ -187,7 +191,7 @@ class VllmBackend:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "stop_token_ids": sorted(sampling.stop_tokens),
-            "ignore_eos": True,  # the format knows what ends a turn
+            "ignore_eos": sampling.schema is None,  # the format's turns have ends; a schema ends by itself
             "detokenize": False,
         }
         if sampling.seed is not None:
@@ -245,8 +249,9 @@ def make_vllm(rest: str, limits: Limits) -> VllmBackend:  # noqa: ARG001  # the 
 class _Answer:
     """What the chunks of one answer say."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, sampling: Sampling) -> None:
         self._url = url
+        self._sampling = sampling
         self._finish: str | None = None
         self.sampled_tokens = 0
         self.reused_tokens: int | None = None
@@ -266,6 +271,8 @@ class _Answer:
         if not all(type(token) is int and token >= 0 for token in sampled):
             raise self._broken("sent tokens that are no numbers")
         self.sampled_tokens += len(sampled)
+        if self._is_schemas_end(sampled):
+            del sampled[-1]
         return tuple(sampled)
 
     def required_finish(self) -> Finish:
@@ -275,6 +282,11 @@ class _Answer:
         if self._finish not in _FINISHES:
             raise BackendError("died", f"{self._url} gave the request up: {self._finish!r}")
         return _FINISHES[self._finish]
+
+    def _is_schemas_end(self, sampled: list[int]) -> bool:
+        """Is the last token the server's own end, after what fits the schema? Whoever asked knows it not."""
+        stopped = self._sampling.schema is not None and self._finish == "stop"
+        return stopped and bool(sampled) and sampled[-1] not in self._sampling.stop_tokens
 
     def _read_usage(self, usage: Any) -> None:
         details = usage.get("prompt_tokens_details") if usage else None

@@ -20,7 +20,7 @@ METRICS_SECONDS: Final = 2.0
 _COUNTER: Final = re.compile(
     rb"^vllm:prefix_cache_(queries|hits)_total(?:\{[^}]*\})? ([0-9.e+]+)", re.MULTILINE
 )
-_BLOCK: Final = re.compile(rb'^vllm:cache_config_info\{[^}]*block_size="(\d+)"', re.MULTILINE)
+_BLOCK: Final = re.compile(rb'^vllm:cache_config_info\{(?:[^}]*,)?block_size="(\d+)"', re.MULTILINE)
 
 
 @attrs.frozen
