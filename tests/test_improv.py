@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from engine.samplers.base import Appended, CallEnd, CallInput, CallStart, End, Prompt, Text
 from engine.samplers.improv import Improv, _example
-from protocol.items import CustomToolCallOutput, FunctionCallOutput, Message
+from protocol.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    McpCall,
+    Message,
+)
 
 NOW = {"type": "function", "name": "now", "parameters": {"type": "object"}}
 RAW = {"type": "custom", "name": "raw"}
@@ -48,17 +55,31 @@ async def test_with_tools_it_calls_so_many_times_and_then_reports():
     ]
     actual = [
         await segment(sampling, Message("user", "hi")),
-        await segment(sampling, FunctionCallOutput("c1", "no")),
-        await segment(sampling, CustomToolCallOutput("c2", "one")),
+        await segment(sampling, FunctionCall("c1", "now", "{}"), FunctionCallOutput("c1", "no")),
+        await segment(sampling, CustomToolCall("c2", "raw", ""), CustomToolCallOutput("c2", "one")),
     ]
     assert expected == actual
     await sampling.aclose()
 
 
+async def test_a_history_that_is_sent_whole_is_as_good_as_one_that_was_heard():
+    """The calls are counted in what is there, those of the server's own tools too, from the last word of a user on."""
+    rounds = [
+        FunctionCall("c1", "now", "{}"),
+        FunctionCallOutput("c1", "no"),
+        McpCall("m1", "srv", "now", "{}"),
+    ]
+    for history, expected in (([], CallStart), (rounds[:2], CallStart), (rounds, Text)):
+        steps = await segment(opened([NOW], calls=2), Message("user", "hi"), *history)
+        assert isinstance(steps[0][0], expected)
+    again = await segment(opened([NOW], calls=2), Message("user", "hi"), *rounds, Message("user", "and?"))
+    assert isinstance(again[0][0], CallStart)
+
+
 async def test_it_takes_the_tools_in_turn():
     """With two tools both are called, a custom one with raw text."""
     sampling = opened([NOW, RAW], calls=2)
-    steps = [await segment(sampling), await segment(sampling)]
+    steps = [await segment(sampling), await segment(sampling, FunctionCall("c1", "now", "{}"))]
     assert [("now", "{}"), ("raw", "example")] == [(step[0][0].name, step[0][1].text) for step in steps]
 
 

@@ -23,7 +23,7 @@ from engine.samplers.base import (
     Steps,
     Text,
 )
-from protocol.items import OUTPUTS, Item, text_of
+from protocol.items import CALLS, OUTPUTS, Item, McpCall, Message, text_of
 
 _WORDS: Final = [
     "the",
@@ -100,20 +100,31 @@ class _Talking:
         text_format: Mapping[str, Any] | None,
     ) -> None:
         self._tools = tools
-        self._calls_left = calls
+        self._calls = calls
         self._words = words
         self._text_format = text_format
+        self._made = 0
+        """Calls since a user's last word. They are counted in the prompt: some forms send it whole each time."""
         self._outputs: list[Item] = []
 
     async def sample(self, appended: Appended) -> Steps:
         await trio.lowlevel.checkpoint()
-        self._outputs += [item for item in appended.items if isinstance(item, OUTPUTS)]
-        if self._calls_left:
-            tool, namespace = self._tools[self._calls_left % len(self._tools)]
-            self._calls_left -= 1
+        for item in appended.items:
+            self._hear(item)
+        calls_left = self._calls - self._made
+        if calls_left > 0:
+            tool, namespace = self._tools[calls_left % len(self._tools)]
             yield (CallStart(0, tool["name"], namespace), CallInput(0, _input_of(tool)), CallEnd(0), End())
         else:
             yield (Text(self._answer()), End())
+
+    def _hear(self, item: Item) -> None:
+        if isinstance(item, OUTPUTS):
+            self._outputs.append(item)
+        elif isinstance(item, (*CALLS, McpCall)):
+            self._made += 1
+        elif isinstance(item, Message) and item.role == "user":
+            self._made, self._outputs = 0, []
 
     def _answer(self) -> str:
         if self._text_format is not None:
