@@ -34,11 +34,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import trio
 
+from demos.lab import published
 from engine.config import Limits
 from engine.engine import RolloutReport
 from engine.residency.policies import POLICIES
@@ -64,21 +65,8 @@ PACE = Pace(
 )
 TRACES = Path(__file__).parents[3] / "shared" / "traces" / "claude_code_kvct.jsonl"
 
-Quantiles = Sequence[tuple[float, float]]
-"""(probability, value), in order."""
-
-CONTEXT_TOKENS: Quantiles = ((0.0, 20_000), (0.1, 42_993), (0.5, 104_197), (0.9, 234_099))
-NEW_TOKENS: Quantiles = ((0.0, 10), (0.1, 27), (0.5, 373), (0.9, 3_233), (0.99, 17_018))
-SAMPLED_TOKENS: Quantiles = ((0.0, 60), (0.1, 107), (0.5, 219), (0.9, 916), (0.99, 3_751))
-CALLS: Quantiles = ((0.0, 1), (0.1, 1), (0.5, 3), (0.9, 33))
-GAP_SECONDS: Quantiles = ((0.0, 1), (0.1, 4), (0.5, 9), (0.9, 74), (0.99, 924))
-CALL_SECONDS: Quantiles = ((0.0, 0.01), (0.5, 0.3), (0.9, 13.6), (0.99, 216))
-TOOLS: Mapping[str, tuple[float, Quantiles]] = {
-    "read": (0.35, ((0.0, 0.01), (0.5, 0.036), (0.9, 0.3))),
-    "edit": (0.15, ((0.0, 0.02), (0.5, 0.095), (0.9, 0.8))),
-    "bash": (0.50, ((0.0, 0.02), (0.5, 0.409), (0.8, 13.6), (0.98, 216))),
-}
-"""Its share and its durations. The shares of the tail are those of all calls, which are twice as likely among half of them."""
+CALLS: Final = published.CALLS[:4]
+"""Without the last hundredth, whose rollouts alone would be most of the work."""
 
 
 # --- what is run ---------------------------------------------------------------------------------------------------
@@ -103,15 +91,6 @@ class Plan:
     last_tokens: int
 
 
-def drawn(source: random.Random, quantiles: Quantiles) -> float:
-    """A value of a distribution that is known by its quantiles."""
-    at = source.uniform(0.0, quantiles[-1][0])
-    for (low, first), (high, second) in pairwise(quantiles):
-        if at <= high:
-            return float(first * (second / first) ** ((at - low) / (high - low)))
-    return quantiles[-1][1]
-
-
 def blocks(tokens: float) -> int:
     """In simulated tokens, at least one."""
     return max(1, round(tokens / BLOCK))
@@ -123,14 +102,17 @@ def drawn_plans(seed: int, pause: Callable[[random.Random], tuple[str, float]]) 
 
     def call() -> PlannedCall:
         tool, seconds = pause(source)
-        sampled, new = drawn(source, SAMPLED_TOKENS), drawn(source, NEW_TOKENS)
+        sampled, new = (
+            published.drawn(source, published.SAMPLED_TOKENS),
+            published.drawn(source, published.NEW_TOKENS),
+        )
         return PlannedCall(tool, blocks(sampled), seconds, blocks(new))
 
     return [
         Plan(
-            blocks(drawn(source, CONTEXT_TOKENS)),
-            tuple(call() for _ in range(min(MAX_CALLS, round(drawn(source, CALLS))))),
-            blocks(drawn(source, SAMPLED_TOKENS)),
+            blocks(published.drawn(source, published.CONTEXT_TOKENS)),
+            tuple(call() for _ in range(min(MAX_CALLS, round(published.drawn(source, CALLS))))),
+            blocks(published.drawn(source, published.SAMPLED_TOKENS)),
         )
         for _ in range(ROLLOUTS)
     ]
@@ -138,13 +120,13 @@ def drawn_plans(seed: int, pause: Callable[[random.Random], tuple[str, float]]) 
 
 def call_pause(source: random.Random) -> tuple[str, float]:
     """By tool."""
-    (tool,) = source.choices(list(TOOLS), [share for share, _ in TOOLS.values()])
-    return tool, drawn(source, TOOLS[tool][1])
+    (tool,) = source.choices(list(published.TOOLS), [share for share, _ in published.TOOLS.values()])
+    return tool, published.drawn(source, published.TOOLS[tool][1])
 
 
 def gap_pause(source: random.Random) -> tuple[str, float]:
     """Of the one tool."""
-    return "tool", drawn(source, GAP_SECONDS)
+    return "tool", published.drawn(source, published.GAP_SECONDS)
 
 
 def recorded_plans(seed: int) -> list[Plan]:
@@ -261,7 +243,7 @@ async def _run(plans: Sequence[Plan], policy: str, kv_tokens: int) -> Outcome:
     keeper = engine.residency.keeper(paced)
     assert keeper is not None, "there is a budget"
     keeper.door = door = WatchedSlots(1)
-    tools = tuple({"type": "function", "name": name, "parameters": {}} for name in (*TOOLS, "tool"))
+    tools = tuple({"type": "function", "name": name, "parameters": {}} for name in (*published.TOOLS, "tool"))
     async with trio.open_nursery() as background:
         background.start_soon(paced.run)
         async with trio.open_nursery() as nursery:
