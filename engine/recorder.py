@@ -3,12 +3,13 @@
 A connection's records are kept until it ends and then written as one trace: connections do not mix in the file,
 and the header can say whether the trace is complete. Over `max_trace_bytes` the recording of that connection stops.
 Over HTTP a request and its answer are what a connection is: one trace each, whatever connection they share.
+Times count from the beginning of each; `began_s` in the header is when that was, counted from the file's first.
 
 Headers are never written, so no key is.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol, runtime_checkable
 
@@ -135,6 +136,8 @@ class NoHttpRecorder:
 class TraceFile:
     """A file of traces; every connection gets a recorder of its own, and over HTTP every request."""
 
+    _first_began: float | None = None
+
     def __init__(self, path: Path, *, max_trace_bytes: int = DEFAULT_MAX_TRACE_BYTES) -> None:
         """`OSError` if the file cannot be written: at the start, not after the first rollout."""
         self._max_trace_bytes = max_trace_bytes
@@ -151,7 +154,15 @@ class TraceFile:
 
     def _new_records(self) -> "_Records":
         self._connections += 1
-        return _Records(self._file, f"c{self._connections}", self._max_trace_bytes)
+        if self._first_began is None:
+            self._first_began = self.current_time()
+        return _Records(
+            self._file, f"c{self._connections}", self._max_trace_bytes, self._first_began, self.current_time
+        )
+
+    def current_time(self) -> float:
+        """The clock of all times in the file, in seconds."""
+        return trio.current_time()
 
     def close(self) -> None:
         """Close the file; recorders that still run lose what they have."""
@@ -161,12 +172,21 @@ class TraceFile:
 class _Records:
     """The records of one connection, kept until it ends and then written as one trace."""
 
-    def __init__(self, file: BinaryIO, connection: str, max_bytes: int) -> None:
+    def __init__(
+        self,
+        file: BinaryIO,
+        connection: str,
+        max_bytes: int,
+        first_began: float,
+        current_time: Callable[[], float],
+    ) -> None:
         self._file = file
+        self._current_time = current_time
         self._connection = connection
         self._left_bytes = max_bytes
         self._lines: list[bytes] = []
-        self._began = trio.current_time()
+        self._began = current_time()
+        self._began_s = round(self._began - first_began, 6)
         self._complete = True
 
     def add(self, direction: trace.Direction, frame: bytes, event: str | None = None) -> None:
@@ -186,6 +206,7 @@ class _Records:
             source=SOURCE,
             hooks=hooks,
             complete=self._complete,
+            began_s=self._began_s,
             **members,
         )
         self._file.write(header + b"".join(self._lines))
@@ -193,7 +214,7 @@ class _Records:
         self._lines.clear()
 
     def _now(self) -> float:
-        return trio.current_time() - self._began
+        return self._current_time() - self._began
 
     def _add(self, line: bytes) -> None:
         self._left_bytes -= len(line)

@@ -11,16 +11,15 @@ settings.register_profile(
     "ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
+LEFT_OUT = ("clients", "models", "benches")
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests with released clients or a real model unless `-m` says which tests are meant."""
+    """Leave out what takes minutes or needs more than this checkout, unless `-m` says which tests are meant."""
     if config.option.markexpr:
         return
-    left_out = [
-        item for item in items if item.get_closest_marker("clients") or item.get_closest_marker("models")
-    ]
+    left_out = [item for item in items if any(map(item.get_closest_marker, LEFT_OUT))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]

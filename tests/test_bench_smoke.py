@@ -8,6 +8,7 @@ import pytest
 from tests.bench.harness import MarkCounter, Spread, Verdicts, in_blocks, ratio
 
 
+@pytest.mark.benches
 @pytest.mark.parametrize(
     "name", ["events", "resume", "suspended", "growth", "stalled", "turns", "tap", "checker"]
 )

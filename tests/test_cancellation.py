@@ -5,7 +5,7 @@ and the client's stream, as if its machine had vanished (both directions are gon
 After each run the checker reads the trace, and slots, samplers, rollouts and tasks are counted.
 
 By default every `STRIDE`-th step is hit, beginning at another one in each scenario, which takes some 20 seconds;
-with `EVERY_STEP=1` in the environment all of them are, which takes a few minutes.
+with `EVERY_STEP=1` in the environment all of them are, which takes a few minutes. `STRIDE` says another number.
 """
 
 import logging
@@ -20,7 +20,7 @@ import trio
 from engine.testing import ActAtStep, CancelAtStep, Served, simulate
 from tests.scenarios import CASES, SCENARIOS, Outcome, findings, run_scenario
 
-STRIDE = 1 if os.environ.get("EVERY_STEP") else 11
+STRIDE = 1 if os.environ.get("EVERY_STEP") else int(os.environ.get("STRIDE", "11"))
 FEWEST_STEPS = 100
 """Fewer would mean that a scenario did not run."""
 

@@ -37,6 +37,7 @@ IMPORTERS: Mapping[str, tuple[str, ...]] = {
     "ahocorasick": ("engine/classifier.py",),
     "jsonschema": ("engine/hosted.py", "engine/tool_table.py"),
     "rich": ("demos/live/*", "demos/lab/*"),
+    "opentelemetry": ("demos/lab/telemetry.py",),
     "numpy": ("demos/lab/statistics.py", "demos/lab/maps.py"),
     "matplotlib": (
         "demos/lab/canvas.py",
@@ -57,7 +58,13 @@ IMPORTERS: Mapping[str, tuple[str, ...]] = {
 }
 """Who may import each dependency. One place each, where one is enough, so that it can be replaced there."""
 
-IMPORT_NAMES = {"quicktok-v1": "quicktok", "pyahocorasick": "ahocorasick", "oss-harmony": "openai_harmony"}
+IMPORT_NAMES = {
+    "quicktok-v1": "quicktok",
+    "pyahocorasick": "ahocorasick",
+    "oss-harmony": "openai_harmony",
+    "opentelemetry-sdk": "opentelemetry",
+    "opentelemetry-exporter-otlp-json-file": "opentelemetry",
+}
 """Where a distribution is imported by another name."""
 
 EXTRAS = ("testing", "local", "harmony", "lab")
