@@ -1,13 +1,13 @@
 """What may be said to `suspended`, and the help that teaches it. Imports nothing heavy: `--help` is there at once."""
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
 from engine import model_arguments
 from engine.check import arguments as check_arguments
+from engine.command_parser import CommandParser
 from engine.pointers import DEFAULT_PLACE, pointed
 from engine.tap import arguments as tap_arguments
 
@@ -110,15 +110,6 @@ The answer goes to standard output as it comes, calls and outputs to standard er
 {_codes("the rollout failed, or was refused")}"""
 
 
-class _Parser(ArgumentParser):
-    """A command's parser. `more` makes a part of the help that is too dear to make when nobody asks for it."""
-
-    more: Callable[[], str] | None = None
-
-    def format_help(self) -> str:
-        return super().format_help() + (f"\n{self.more()}" if self.more else "")
-
-
 def make_parser() -> ArgumentParser:
     """The parser of all commands; `command` is the name of the one that was given."""
     parser = ArgumentParser(
@@ -130,9 +121,9 @@ def make_parser() -> ArgumentParser:
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(
         title="commands",
-        metavar="demo | serve | call | check | tap | model | models",
+        metavar="demo | serve | call | check | tap | model | models | lab",
         required=True,
-        parser_class=_Parser,
+        parser_class=CommandParser,
     )
     for add, epilog, summary in (
         (_add_demo, _DEMO_EPILOG, "watch an agent repair a program in one suspended response"),
@@ -146,6 +137,7 @@ def make_parser() -> ArgumentParser:
         (_add_tap, tap_arguments.EPILOG, tap_arguments.SUMMARY),
         (_add_model, model_arguments.MODEL_EPILOG, model_arguments.MODEL_SUMMARY),
         (_add_models, model_arguments.MODELS_EPILOG, model_arguments.MODELS_SUMMARY),
+        (_add_lab, "", "measure the same rollout in every form, and explain the difference"),
     ):
         add(
             commands.add_parser(
@@ -159,7 +151,7 @@ def make_parser() -> ArgumentParser:
     return parser
 
 
-def _add_demo(parser: _Parser) -> None:
+def _add_demo(parser: CommandParser) -> None:
     add = parser.add_argument
     _add_form(parser)
     add(
@@ -195,7 +187,7 @@ def _add_demo(parser: _Parser) -> None:
     parser.set_defaults(command="demo")
 
 
-def _add_serve(parser: _Parser) -> None:
+def _add_serve(parser: CommandParser) -> None:
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to bind (default: 127.0.0.1)")
     add("--port", type=_port, default=8080, help="port to bind, 0 for any free one (default: 8080)")
@@ -253,7 +245,7 @@ def _add_serve(parser: _Parser) -> None:
     parser.set_defaults(command="serve")
 
 
-def _add_call(parser: _Parser) -> None:
+def _add_call(parser: CommandParser) -> None:
     add = parser.add_argument
     add("url", metavar="URL", help="http(s)://host:port/v1, or ws(s)://host:port/v1/responses")
     add("prompt", metavar="PROMPT", help="what to ask; - reads it from standard input")
@@ -282,23 +274,27 @@ def _add_call(parser: _Parser) -> None:
     parser.set_defaults(command="call")
 
 
-def _add_check(parser: _Parser) -> None:
+def _add_check(parser: CommandParser) -> None:
     check_arguments.add_check(parser)
 
 
-def _add_tap(parser: _Parser) -> None:
+def _add_tap(parser: CommandParser) -> None:
     tap_arguments.add_tap(parser)
 
 
-def _add_model(parser: _Parser) -> None:
+def _add_model(parser: CommandParser) -> None:
     model_arguments.add_model(parser)
 
 
-def _add_models(parser: _Parser) -> None:
+def _add_models(parser: CommandParser) -> None:
     model_arguments.add_models(parser)
 
 
-def _add_form(parser: _Parser) -> None:
+def _add_lab(parser: CommandParser) -> None:
+    parser.reads_its_own = True
+
+
+def _add_form(parser: CommandParser) -> None:
     default = next(iter(FORMS))
     parser.add_argument(
         "--form", choices=tuple(FORMS), default=default, help=f"how to speak; see below (default: {default})"

@@ -172,6 +172,13 @@ def _models(arguments: Namespace) -> int:
         raise UsageError(str(error)) from error
 
 
+def _lab(arguments: Namespace) -> int:
+    from demos.lab.command import Terminal, lab  # noqa: PLC0415  # see the head of this module
+
+    plain = not sys.stderr.isatty() or os.environ.get("TERM") == "dumb" or bool(os.environ.get("NO_COLOR"))
+    return lab(arguments.arguments, Terminal(out=sys.stdout, err=sys.stderr, plain=plain))
+
+
 _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "demo": _demo,
     "serve": _serve,
@@ -180,6 +187,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "tap": _tap,
     "model": _model,
     "models": _models,
+    "lab": _lab,
 }
 
 

@@ -19,7 +19,7 @@ from engine.engine import Engine
 from engine.exchange import ClientGone, Exchange
 from engine.intake import Intake, input_items
 from engine.keeping import keep
-from engine.ledger import Ledger
+from engine.ledger import Ledger, Stage
 from engine.listing import listed_items
 from engine.live import LiveResponse, LiveResponses, resource_body
 from engine.prefix_cache import Prefix, PrefixCache, chain_of
@@ -82,10 +82,12 @@ class HttpResponses:
         started_ns = self.engine.clock_ns()
         create = read_create(exchange.body)
         ledger = Ledger(self.engine.clock_ns, started_ns=started_ns)
+        ledger.claim(Stage.DECODE, self.engine.clock_ns() - started_ns)
         if self.engine.open_rollouts >= self.engine.limits.max_open_rollouts:
             raise refusal("overloaded")
-        history = await self._history(create, exchange.owner)
-        known = await self._known(history, exchange.owner)
+        with ledger.at(Stage.RESOLVE):  # what is known of this history is found by digests of all of it
+            history = await self._history(create, exchange.owner)
+            known = await self._known(history, exchange.owner)
         with self._opened(exchange, history, known.start, ledger) as response:
             await self._serve(exchange, history, known, response)
 
@@ -164,7 +166,8 @@ class HttpResponses:
             kept=is_stored,
             recorder=exchange.recorder,
         )
-        listed = listed_items(input_items(create), engine.new_id)
+        with ledger.at(Stage.PERSIST):
+            listed = listed_items(input_items(create), engine.new_id)
 
         async def keep_it(rollout: Rollout) -> bool:
             return await keep(engine, exchange.owner, rollout, input_items=listed)
@@ -182,6 +185,7 @@ class HttpResponses:
         response = LiveResponse(exchange.owner, rollout, events, listed)
         self.live.add(response)
         engine.open_rollouts += 1
+        ledger.enter(Stage.QUEUE)  # from here on it waits for its turn: its task's, then its slot's
         try:
             yield response
         finally:

@@ -108,7 +108,8 @@ class Intake:
         """
         preamble = Preamble(create.instructions, create.tools or ())
         fresh = Context(preamble, slice_bytes=self._engine.limits.work_slice_bytes)
-        self.context, again = parent.context.continued(preamble) if parent else (fresh, ())
+        with self._ledger.at(Stage.RENDER):
+            self.context, again = parent.context.continued(preamble) if parent else (fresh, ())
         if parent is not None:
             self.calls, self._streams = parent.calls.fork(), parent.streams
         reused_tokens = len(self.context)

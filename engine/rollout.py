@@ -177,7 +177,8 @@ class Rollout:
                 try:
                     async with self._slot(resumed=self._answers_calls):
                         if prepare is not None:
-                            parent, prepare = await prepare(self), None  # not held as long as it waits
+                            with self.ledger.at(Stage.RESOLVE):
+                                parent, prepare = await prepare(self), None  # not held as long as it waits
                         self._tool_seconds = tool_seconds_of(self.create.metadata)
                         await self._intake.open(self.create, parent)
                         await trio.lowlevel.checkpoint_if_cancelled()  # who was stopped does not begin
@@ -305,14 +306,15 @@ class Rollout:
     def _begin(self, parent: Snapshot | None) -> None:
         """Pre-inference is over; the response exists for the client from here on."""
         self._hook("pre_inference")
-        self._assembly = Assembly(
-            self._outbox.emit,
-            self._engine.new_id,
-            self._dialect,
-            self._intake.tools,
-            self._intake.calls.has_call,
-        )
-        self.resource = resource_of(self.create, self.record.response_id, self._engine.wall_seconds())
+        with self.ledger.at(Stage.ENCODE):
+            self._assembly = Assembly(
+                self._outbox.emit,
+                self._engine.new_id,
+                self._dialect,
+                self._intake.tools,
+                self._intake.calls.has_call,
+            )
+            self.resource = resource_of(self.create, self.record.response_id, self._engine.wall_seconds())
         self._emit(events.ResponseCreated(self.resource))
         self._emit(events.ResponseInProgress(self.resource))
         source = (parent.response_id if parent is not None else "") or self.create.previous_response_id
@@ -322,7 +324,7 @@ class Rollout:
             self._hook("cache_reset", reason="the model's state of the response before is not here")
         if self.preface is not None:
             self._assembly.write_whole(self.preface)
-        self._outbox.flush()
+        self._flush()
         if self._begun is not None:
             self._begun()
 
@@ -346,6 +348,7 @@ class Rollout:
         held_tokens = self._intake.held_tokens
         appended = self._intake.next_segment(only_read=warms_up)
         try:
+            self.ledger.enter(Stage.SAMPLE)
             sampling = self._intake.start(self.create, self.record.response_id, self._cache_key)
             resumed = self._answers_calls or self.ledger.segments > 1
             seat(sampling, self._slots, self._owner, self.ledger, resumed=resumed)
@@ -438,7 +441,7 @@ class Rollout:
         self._hook("suspend", pending=list(self.inbox.pending))
         if self._dialect.says_done:
             self._emit(ResponseDone(Parked(self.record.response_id, self._account.report())))
-        self._outbox.flush()
+        self._flush()
         self.ledger.enter(Stage.SUSPENDED)
         await self.inbox.wait_complete(
             patience_seconds(self._engine.limits, self._dialect), restarts=self._dialect.deadline_restarts
@@ -457,7 +460,7 @@ class Rollout:
         answered(self._intake.sampling, call_ids)
         if self._dialect.answers_input:
             self._emit(events.InjectCreated(self.record.response_id))
-            self._outbox.flush()
+            self._flush()
 
     async def _resume(self, *, suspended: bool) -> None:
         """Take what came in: outputs in call order, then messages."""
@@ -478,12 +481,15 @@ class Rollout:
         ending = self._ending or Ending.DISCONNECTED
         row = self._endings.get(ending) or self._dialect.sampling_endings[ending]
         assert self.resource is not None, "a rollout that is finished has begun"
-        self.resource = self._final_resource(self.resource, row)
+        with self.ledger.at(Stage.ENCODE):
+            self.resource = self._final_resource(self.resource, row)
         with trio.CancelScope(
             shield=True, deadline=trio.current_time() + self._engine.limits.cleanup_seconds
         ):
             await self._post_inference(row)
-            if self._keep is not None and await self._keep(self):
+            with self.ledger.at(Stage.PERSIST):
+                kept = self._keep is not None and await self._keep(self)
+            if kept:
                 self._hook("usage_record", key=self.record.response_id)
         totals = self._account.totals
         self._hook(
@@ -498,7 +504,7 @@ class Rollout:
             self.snapshot.warm = self._intake.let_go(self.create) if self._stays_warm(row) else None
         if row.frame is not None:
             self._emit(_TERMINAL[row.frame](self.resource))
-            self._outbox.flush()
+            self._flush()
         self._report(row, ending)
 
     def _stays_warm(self, row: EndRow) -> bool:
@@ -507,7 +513,8 @@ class Rollout:
 
     async def _post_inference(self, row: EndRow) -> None:
         if not self._stays_warm(row):
-            await self._close_sampling()
+            with self.ledger.at(Stage.SAMPLE):
+                await self._close_sampling()
         await self._intake.classify_output(self._assembly.items)
         if row.parent:  # what was accepted belongs to whoever continues
             await self._intake.take(self.inbox.take())
@@ -573,6 +580,10 @@ class Rollout:
         left = self.ledger.enter(Stage.ENCODE)
         self._outbox.emit(event)
         self.ledger.enter(left)
+
+    def _flush(self) -> None:
+        with self.ledger.at(Stage.SEND):
+            self._outbox.flush()
 
     def _count(self, name: str, times: int = 1) -> None:
         self.counts[name] += times
