@@ -6,8 +6,10 @@ from pathlib import Path
 import orjson
 import pytest
 
+pytest.importorskip("matplotlib", reason="the extra [lab] is not installed")
+
 from demos.lab.bound import floor_seconds
-from demos.lab.command import FAILED, INVALID, OK, USAGE, Terminal, lab
+from demos.lab.command import FAILED, INVALID, OK, USAGE, Terminal, lab, make_parser
 from demos.lab.plan import experiments
 from demos.lab.progress import Lines, duration
 from demos.lab.records import cell_key
@@ -178,3 +180,12 @@ def test_lines_say_how_long_it_takes_by_how_long_it_took() -> None:
         "3 of 4, 20 s left",
     ]
     assert duration(59.4) == "59 s"
+
+
+@pytest.mark.parametrize("tool", ["calibrate", "bill", "perfetto", "spans"])
+def test_each_tool_teaches_itself(tool, capsys):
+    """Each has a help of its own, behind the one command."""
+    with pytest.raises(SystemExit) as left:
+        make_parser().parse_args([tool, "--help"])
+    assert left.value.code == 0
+    assert f"usage: suspended lab {tool}" in capsys.readouterr().out

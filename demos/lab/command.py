@@ -10,14 +10,14 @@ from typing import Any, Final, TextIO
 import attrs
 from rich.console import Console
 
-from demos.lab import bill_command, calibrate, perfetto
+from demos.lab import bill_command, calibrate, computed, perfetto, spans
 from demos.lab.agreement import TOLERANCE, agreements, farthest
 from demos.lab.arms import ARMS
 from demos.lab.plan import Plan, PlanError, experiments, packaged_text
 from demos.lab.process import ChildError
 from demos.lab.progress import Bar, Lines, duration
 from demos.lab.records import Clock
-from demos.lab.results import ResultsError
+from demos.lab.results import ResultsError, ResultsReader
 from demos.lab.runner import expected_seconds, run_plan
 from demos.lab.workload import WorkloadError
 
@@ -55,6 +55,12 @@ and runs the rest; a file of another plan or seed is refused. Reports need the e
 
 exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, but a check failed; 130 interrupted, --resume goes on
 """
+_COMPUTED_EPILOG: Final = """\
+It needs no wall clock: the same seed gives the same figures on each machine. Results are one JSON object a line, and the
+report is made from that file alone. Reports need the extra [lab].
+
+exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, but a check failed; 130 interrupted, --resume goes on
+"""
 
 
 @attrs.frozen(kw_only=True)
@@ -87,6 +93,9 @@ def lab(argv: Sequence[str], terminal: Terminal) -> int:
     except (PlanError, ResultsError, WorkloadError, ValueError) as error:
         terminal.note(f"suspended: lab {arguments.action}: {error}")
         return USAGE
+    except ImportError as error:
+        terminal.note(f"suspended: lab {arguments.action}: {error.name} is not installed: {EXTRA}")
+        return FAILED
     except (ChildError, OSError) as error:
         terminal.note(f"suspended: lab {arguments.action}: {error}")
         return FAILED
@@ -121,6 +130,8 @@ def make_parser() -> ArgumentParser:
         one = add(name, Plan.load(name).title, _experiment, _EXPERIMENT_EPILOG)
         one.set_defaults(plan=name)
         _add_run_arguments(one)
+    for name, one_computed in computed.EXPERIMENTS.items():
+        computed.add_arguments(add(name, one_computed.summary, _computed, _COMPUTED_EPILOG))
     own = add("run", "an experiment of your own", _experiment, _EXPERIMENT_EPILOG)
     own.add_argument("plan", metavar="FILE.toml", help="the experiment")
     _add_run_arguments(own)
@@ -131,6 +142,7 @@ def make_parser() -> ArgumentParser:
     calibrate.add_arguments(add("calibrate", calibrate.SUMMARY, _calibrate, calibrate.EPILOG))
     bill_command.add_arguments(add("bill", bill_command.SUMMARY, _bill, bill_command.EPILOG))
     perfetto.add_arguments(add("perfetto", "traces as a picture for ui.perfetto.dev", _perfetto))
+    spans.add_arguments(add("spans", "traces as OpenTelemetry GenAI spans and metrics", _spans))
     return parser
 
 
@@ -152,8 +164,7 @@ def _experiment(arguments: Namespace, terminal: Terminal) -> int:
     directory = arguments.out or Path("lab") / plan.name
     paths = result_paths(plan, directory)
     for path in paths.values():
-        if path.exists() and not arguments.resume:
-            raise ValueError(f"{path} is there already: --resume goes on with it; or write to another --out")
+        _refuse_present(path, resume=arguments.resume)
     directory.mkdir(parents=True, exist_ok=True)
     terminal.say(f"{plan.title}. {plan.question}")
     failed = 0
@@ -165,6 +176,21 @@ def _experiment(arguments: Namespace, terminal: Terminal) -> int:
         terminal.note(f"{failed} rollouts failed; the results say why")
     code = report(directory, terminal)
     return FAILED if failed else code
+
+
+def _computed(arguments: Namespace, terminal: Terminal) -> int:
+    _need_extra()
+    directory = arguments.out or Path("lab") / arguments.action
+    path = directory / RESULTS
+    _refuse_present(path, resume=arguments.resume)
+    directory.mkdir(parents=True, exist_ok=True)
+    computed.run(arguments.action, arguments, path, terminal.note)
+    return report(directory, terminal)
+
+
+def _refuse_present(path: Path, *, resume: bool) -> None:
+    if path.exists() and not resume:
+        raise ValueError(f"{path} is there already: --resume goes on with it; or write to another --out")
 
 
 def result_paths(plan: Plan, directory: Path) -> Mapping[Clock, Path]:
@@ -195,7 +221,8 @@ def report(directory: Path, terminal: Terminal) -> int:
             terminal.say(f"  {one}")
         apart = farthest(found)
         clocks = None if apart is None else (apart, TOLERANCE)
-    made = report_of(path, clocks=clocks)
+    shows = computed.reporter(ResultsReader(path).header)
+    made = shows(path) if shows else report_of(path, clocks=clocks)
     page = reports.write(made, directory)
     reports.terminal(
         made, Console(file=terminal.out, width=None if not terminal.plain else 118, no_color=terminal.plain)
@@ -234,3 +261,7 @@ def _bill(arguments: Namespace, terminal: Terminal) -> int:
 
 def _perfetto(arguments: Namespace, _terminal: Terminal) -> int:
     return perfetto.run(arguments)
+
+
+def _spans(arguments: Namespace, _terminal: Terminal) -> int:
+    return spans.run(arguments)
