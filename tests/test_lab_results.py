@@ -324,6 +324,14 @@ OPTIMISED = rollout(arm="optimised")
             [("residual 3.1% of server time, bound 3.0%",), ()],
         ),
         ([rollout(server=residual(0.029)), rollout(arm="optimised", server=None)], [(), ()]),
+        (
+            [rollout(block=block, server=residual(share)) for block, share in enumerate((0.01, 0.02, 0.5))],
+            [()] * 3,
+        ),
+        (
+            [rollout(block=block, server=residual(share)) for block, share in enumerate((0.01, 0.04, 0.5))],
+            [("residual 4.0% of server time, bound 3.0%",)] * 3,
+        ),
         ([rollout(findings=2), OPTIMISED], [("2 findings of the trace checker",), ()]),
         (
             [rollout(findings=1, connections=2), OPTIMISED],

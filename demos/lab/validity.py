@@ -6,11 +6,12 @@ beside it. What concerns a pair stamps all of the pair: a comparison with half a
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Final
 
 import attrs
 
-from demos.lab.records import PairKey, Rollout
+from demos.lab.records import CellKey, PairKey, Rollout, cell_key
 
 NEW_CONNECTIONS: Final = frozenset({"naive"})
 """Arms that open a connection for each request, by design."""
@@ -23,7 +24,7 @@ class Bounds:
     late_p99_s: float = 0.010
     """A third of the smallest round trip that the experiments tell apart (30 ms)."""
     residual_share: float = 0.03
-    """Of the server's time, what may stay unexplained."""
+    """Of the server's time, what may stay unexplained: the median of an arm in a cell, as one rollout may meet a busy machine."""
     connections: int = 1
     """Of one client in an arm that keeps its connection."""
 
@@ -50,24 +51,38 @@ def judged(rollouts: Sequence[Rollout], bounds: Bounds = BOUNDS) -> list[Rollout
     Stamps that are there stay, and judging twice changes nothing.
     """
     late = late_p99_s(rollouts)
-    unequal = _unequal(rollouts)
-    return [_stamped(rollout, [*_reasons(rollout, late, unequal, bounds)]) for rollout in rollouts]
+    unequal, residuals = _unequal(rollouts), _residuals(rollouts)
+    return [_stamped(rollout, [*_reasons(rollout, late, unequal, residuals, bounds)]) for rollout in rollouts]
 
 
 def _reasons(
-    rollout: Rollout, late_s: float | None, unequal: dict[PairKey, str], bounds: Bounds
+    rollout: Rollout,
+    late_s: float | None,
+    unequal: dict[PairKey, str],
+    residuals: dict[tuple[CellKey, str], float],
+    bounds: Bounds,
 ) -> Iterator[str]:
     if late_s is not None and late_s > bounds.late_p99_s:
         yield f"late generator: p99 {late_s * 1e3:.1f} ms, bound {bounds.late_p99_s * 1e3:.1f} ms"
     if rollout.connections > bounds.connections and base_arm(rollout.arm) not in NEW_CONNECTIONS:
         yield f"{rollout.connections} connections of one client, bound {bounds.connections}"
-    residual = rollout.server.residual_share if rollout.server else None
+    residual = residuals.get((cell_key(rollout.cell), base_arm(rollout.arm)))
     if residual is not None and abs(residual) > bounds.residual_share:
         yield f"residual {residual:.1%} of server time, bound {bounds.residual_share:.1%}"
     if rollout.findings > 0:
         yield f"{rollout.findings} findings of the trace checker"
     if rollout.key.pair in unequal:
         yield unequal[rollout.key.pair]
+
+
+def _residuals(rollouts: Sequence[Rollout]) -> dict[tuple[CellKey, str], float]:
+    """The median of each arm in each cell, where any is known."""
+    shares: dict[tuple[CellKey, str], list[float]] = defaultdict(list)
+    for rollout in rollouts:
+        share = rollout.server.residual_share if rollout.server else None
+        if share is not None:
+            shares[cell_key(rollout.cell), base_arm(rollout.arm)].append(share)
+    return {group: median(known) for group, known in shares.items()}
 
 
 def _unequal(rollouts: Sequence[Rollout]) -> dict[PairKey, str]:
