@@ -167,7 +167,7 @@ class HttpResponses:
             recorder=exchange.recorder,
         )
         with ledger.at(Stage.PERSIST):
-            listed = listed_items(input_items(create), engine.new_id)
+            listed = listed_items(input_items(create), engine.new_id) if is_stored else ()
 
         async def keep_it(rollout: Rollout) -> bool:
             return await keep(engine, exchange.owner, rollout, input_items=listed)

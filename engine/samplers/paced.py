@@ -37,23 +37,36 @@ from protocol.items import Item
 
 
 class Ticker:
-    """Wakes all waiting streams together, once a step; asleep when nobody waits."""
+    """Wakes all waiting streams together, once a step; asleep when nobody waits, or nobody's time has come."""
 
     def __init__(self, tick_seconds: float) -> None:
         self.tick_seconds = tick_seconds
         self._waiting: dict[trio.lowlevel.Task, float] = {}
         """Without an event for each wait: that is a quarter of a wait's cost."""
         self._someone = trio.Event()
+        self._nap = trio.CancelScope()
+        self._due = math.inf
+        """When the nap ends, but for the rest of a tick."""
 
     async def run(self) -> None:
         """The one task behind all streams. Runs until cancelled."""
         while True:
-            await trio.sleep_until(self._next_tick(trio.current_time()))
+            now = trio.current_time()
+            # if nobody waits a whole tick more: streams that were just woken have not come back yet
+            self._due = min(self._waiting.values(), default=now)
+            self._nap = trio.CancelScope(deadline=self._tick_for(self._due, now))
+            with self._nap:
+                await trio.sleep_forever()
             if self._waiting:
                 self._wake(trio.current_time())
-            else:  # for a whole tick; streams that were just woken have not come back yet
+            else:
                 self._someone = trio.Event()
                 await self._someone.wait()
+
+    def _tick_for(self, due: float, now: float) -> float:
+        """The first tick that is both at or after `due` and after `now`."""
+        tick = self._next_tick(max(now, due - self.tick_seconds))
+        return tick if tick >= due else self._next_tick(tick)
 
     def _next_tick(self, now: float) -> float:
         number = math.floor(now / self.tick_seconds) + 1
@@ -75,6 +88,9 @@ class Ticker:
 
         self._waiting[task] = due
         self._someone.set()
+        if due < self._due:
+            self._due = due
+            self._nap.deadline = self._tick_for(due, trio.current_time())
         await trio.lowlevel.wait_task_rescheduled(give_up)
 
 
