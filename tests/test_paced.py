@@ -91,7 +91,10 @@ def test_all_streams_are_woken_together_once_a_tick(streams):
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0), instruments=[instrument])
     elapsed = [time - instrument.times[0] for time in instrument.times]
     ticks = [round(time / TICK) for time in elapsed]
-    assert [0, *range(3, ticks[-1] + 1)] == ticks
+    assert ticks == sorted(set(ticks))
+    assert [*range(3, ticks[-1] + 1)] == [
+        tick for tick in ticks if tick > 2
+    ]  # before it may wait for one tick to begin
     assert [pytest.approx(tick * TICK) for tick in ticks] == elapsed
 
 

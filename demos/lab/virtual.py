@@ -15,7 +15,7 @@ import trio
 from trio.testing import memory_stream_pair
 
 from demos.lab.plan import Case
-from demos.lab.relay import Relay, RelayCounts
+from demos.lab.relay import OpenStream, Relay, RelayCounts
 from demos.lab.rollout_run import Ran, run_case
 from demos.lab.server import RolloutServer, Served, Setup
 from engine.simulation import simulate
@@ -53,8 +53,12 @@ class VirtualWorld:
         listener = _MemoryListener()
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run, [listener])
-            yield _MemoryPlace(server, Relay(listener.dial, rtt_seconds=rtt_seconds), nursery)
+            yield _MemoryPlace(server, self.make_relay(listener.dial, rtt_seconds), nursery)
             nursery.cancel_scope.cancel()
+
+    def make_relay(self, dial: OpenStream, rtt_seconds: float) -> Relay:
+        """The network of a place."""
+        return Relay(dial, rtt_seconds=rtt_seconds)
 
 
 @attrs.frozen

@@ -61,7 +61,7 @@ def trust(
         _equal_work(rollouts),
         _clean(rollouts),
         _nothing_dropped(rollouts),
-        _one_environment(header, notes),
+        known_environment(header, notes),
     )
 
 
@@ -161,7 +161,8 @@ def _nothing_dropped(rollouts: Sequence[Rollout]) -> Check:
     return Check("all rollouts counted", not failed and not invalid if rollouts else None, detail)
 
 
-def _one_environment(header: Header, notes: Iterable[Note]) -> Check:
+def known_environment(header: Header, notes: Iterable[Note]) -> Check:
+    """Did it all run on one commit that is known?"""
     environment = header.environment
     resumed = sum(note.topic == RESUMED for note in notes)
     problems = [
