@@ -93,6 +93,7 @@ def _real_demo(arguments: Namespace) -> int:
 
 
 def _serve(arguments: Namespace) -> int:
+    from engine import collector  # noqa: PLC0415  # see the head of this module
     from engine.serve_command import ServeSettings, serve  # noqa: PLC0415  # see the head of this module
 
     sys.path.insert(0, str(Path.cwd()))  # a sampler's or tool's module is usually one of the user's own
@@ -103,6 +104,7 @@ def _serve(arguments: Namespace) -> int:
     except (ValueError, OSError) as error:
         raise UsageError(str(error)) from error
     _log_to_stderr()
+    collector.settle()
     return _run_trio(lambda: _with_signals(lambda signals: serve(settings, signals, _say)))
 
 

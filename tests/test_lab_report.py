@@ -22,8 +22,9 @@ pytest.importorskip("matplotlib", reason="the extra [lab] is not installed")
 
 from demos.lab import canvas, maps, plots, timeline
 from demos.lab.page import page
+from demos.lab.publish import terminal, write
 from demos.lab.records import Note, Tokens
-from demos.lab.report import Check, Report, Section, Table, shown, terminal, write
+from demos.lab.report import Check, Report, Section, Table, shown
 from demos.lab.statistics import compare
 from demos.lab.validity import judged
 from demos.lab.wording import saving_sentence, trust

@@ -56,8 +56,8 @@ and runs the rest; a file of another plan or seed is refused. Reports need the e
 exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, but a check failed; 130 interrupted, --resume goes on
 """
 _COMPUTED_EPILOG: Final = """\
-It needs no wall clock: the same seed gives the same figures on each machine. Results are one JSON object a line, and the
-report is made from that file alone. Reports need the extra [lab].
+All of these but `scale` need no wall clock: the same seed gives the same figures on each machine. Results are one JSON
+object a line, and the report is made from that file alone. Reports need the extra [lab].
 
 exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, but a check failed; 130 interrupted, --resume goes on
 """
@@ -209,7 +209,7 @@ def planned_seconds(plan: Plan, seed: int = 0) -> float:
 def report(directory: Path, terminal: Terminal) -> int:
     """Make the report of a directory's results and say it; the exit code."""
     _need_extra()
-    from demos.lab import report as reports  # noqa: PLC0415  # needs the extra
+    from demos.lab import publish  # noqa: PLC0415  # needs the extra
     from demos.lab.sections import report_of  # noqa: PLC0415
 
     clocks: tuple[float, float] | None = None
@@ -223,8 +223,8 @@ def report(directory: Path, terminal: Terminal) -> int:
         clocks = None if apart is None else (apart, TOLERANCE)
     shows = computed.reporter(ResultsReader(path).header)
     made = shows(path) if shows else report_of(path, clocks=clocks)
-    page = reports.write(made, directory)
-    reports.terminal(
+    page = publish.write(made, directory)
+    publish.terminal(
         made, Console(file=terminal.out, width=None if not terminal.plain else 118, no_color=terminal.plain)
     )
     terminal.say(f"report: {page}")

@@ -104,14 +104,15 @@ def waterfall(
         totals = ((0, start[1]), (len(labels) - 1, levels[-1]))
         for row, total in totals:
             axes.barh(row, total, height=0.62, color=canvas.TOTAL)
-            _beside(axes, total, row, f"{total:,.3g} {unit}")
+            _beside(axes, total, row, f"{_figure(total)} {unit}")
         for row, (step, before) in enumerate(zip(steps, levels, strict=False), 1):
             _step(axes, row, step, before, start[1], unit)
         for row, at in enumerate(levels):
             axes.plot([at, at], [row + 0.31, row + 0.69], color=canvas.FAINT, linewidth=0.8)
         canvas.rows(axes, labels)
         axes.set_xlim(min(0.0, *levels), 1.3 * max(levels))
-        axes.set_xlabel(f"mean of a rollout, {unit}; whiskers: 95 % interval of the change")
+        known = any(step.low is not None for step in steps)
+        axes.set_xlabel(f"mean of a rollout, {unit}" + "; whiskers: 95 % interval of the change" * known)
         if any(step.marked for step in steps):
             axes.legend(handles=[Patch(facecolor=canvas.LESS, hatch="////", label=marked)], loc="lower right")
         return canvas.svg(sheet, png)
@@ -224,7 +225,7 @@ def _step(axes: Axes, row: int, step: Step, before: float, whole: float, unit: s
         axes.plot(ends, [row, row], color=canvas.INK, linewidth=1.4, marker="|", markersize=7)
         right = max(right, *ends)
     share = f" ({100 * step.change / whole:+.1f} %)" if whole else ""
-    _beside(axes, right, row, f"{step.change:+,.3g} {unit}{share}".replace("-", "\N{MINUS SIGN}"))
+    _beside(axes, right, row, f"{_figure(step.change, '+')} {unit}{share}".replace("-", "\N{MINUS SIGN}"))
 
 
 def _stacked(
@@ -254,7 +255,12 @@ def _stacked(
             )
         left += width
     share = f", {canvas.percent(bar[residual] / left)} unexplained" if left and residual in bar else ""
-    _beside(axes, left, row, f"{left:,.3g} {unit}{share}")
+    _beside(axes, left, row, f"{_figure(left)} {unit}{share}")
+
+
+def _figure(value: float, sign: str = "") -> str:
+    """Three digits that count, and no exponent: 1,260."""
+    return format(float(f"{value:.3g}"), f"{sign},.10g")
 
 
 def _beside(axes: Axes, x: float, row: int, text: str) -> None:

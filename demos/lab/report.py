@@ -1,17 +1,13 @@
 """What an experiment has to show: sections that each stand for one sentence, and whether the run may be believed.
 
-An experiment brings sections; the page (`demos.lab.page`), the terminal and the files beside them are made from the
+An experiment brings sections; the page, the terminal and the files beside them (`demos.lab.publish`) are made from the
 same values, so that they cannot differ. A check that failed marks the whole report invalid, with its reason, on top.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import attrs
-from rich.console import Console
-from rich.table import Table as Grid
-from rich.text import Text
 
 from demos.lab.records import Header
 
@@ -117,35 +113,3 @@ def environment_rows(header: Header) -> list[tuple[str, str]]:
         ("python", host.python),
         ("packages", ", ".join(f"{name} {version}" for name, version in environment.versions.items())),
     ]
-
-
-def write(report: Report, directory: Path) -> Path:
-    """Write `report.html` and, beside it, each plot as an SVG file of its own; the path of the page.
-
-    OSError: the directory cannot be written.
-    """
-    from demos.lab.page import page  # noqa: PLC0415  # the page is made of what this module defines
-
-    directory.mkdir(parents=True, exist_ok=True)
-    for number, section in enumerate(report.sections, 1):
-        if section.svg:
-            picture = f'<?xml version="1.0" encoding="utf-8"?>\n{section.svg}\n'
-            (directory / f"plot-{number:02}.svg").write_text(picture, encoding="utf-8")
-    path = directory / "report.html"
-    path.write_text(page(report), encoding="utf-8")
-    return path
-
-
-def terminal(report: Report, console: Console) -> None:
-    """The same sentences and checks for people who look at a terminal."""
-    console.print(Text(report.title, style="bold"))
-    if report.failures:
-        names = ", ".join(check.name for check in report.failures)
-        console.print(Text(f"INVALID, not to be quoted: {names}", style="bold red"))
-    for sentence in (*report.summary, *(section.sentence for section in report.sections)):
-        console.print(Text(f"- {sentence}"))
-    grid = Grid("check", "", "seen", box=None, pad_edge=False)
-    styles = {True: "green", False: "bold red", None: "dim"}
-    for check in report.checks:
-        grid.add_row(Text(check.name), Text(check.mark, style=styles[check.passed]), Text(check.detail))
-    console.print(grid)

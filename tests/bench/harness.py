@@ -20,15 +20,35 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from demos.lab.raw_client import (  # shared with the lab; the benchmarks take them from here
-    SHED_SECONDS as SHED_SECONDS,
-    MarkCounter as MarkCounter,
-    RawClient as RawClient,
-    append as append,
-    create as create,
-    resident_bytes as resident_bytes,
-    text_frame as text_frame,
+from demos.lab.raw_client import (
+    SHED_SECONDS,
+    MarkCounter,
+    RawClient,
+    append,
+    create,
+    resident_bytes,
+    text_frame,
 )
+
+__all__ = [
+    "SHED_SECONDS",
+    "MarkCounter",
+    "Measured",
+    "Question",
+    "RawClient",
+    "ServerProcess",
+    "Spread",
+    "Start",
+    "Verdicts",
+    "append",
+    "create",
+    "in_blocks",
+    "is_quick",
+    "ratio",
+    "resident_bytes",
+    "server_process",
+    "text_frame",
+]
 
 Measured = TypeVar("Measured")
 Question = Callable[..., Any]

@@ -1,0 +1,20 @@
+"""Python's garbage collector in a process that only serves: it has little to find, and much to walk through.
+
+Everything here is freed by counting references; cycles are few and small. What the collector walks through grows with
+the suspended rollouts, and its full passes stop all streams meanwhile. So what lives since the start is set aside, and
+young objects are looked at less often. Measured by `suspended lab scale`: with 10,000 suspended rollouts the longest
+pause while they come is 63 ms instead of 535 ms, and no full pass happens.
+"""
+
+import gc
+from typing import Final
+
+THRESHOLDS: Final = (10_000, 20, 50)
+"""Objects made since the last look at the youngest; looks at the younger generation before one at the next. (700, 10, 10)"""
+
+
+def settle() -> None:
+    """Once everything is loaded and before anything is served. For the process, so it is for a command to decide."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*THRESHOLDS)
