@@ -60,12 +60,20 @@ class RolloutUsage:
 class Account:
     """The stage that counts; one per rollout."""
 
+    __slots__ = (
+        "_first_cached_tokens",
+        "_last_input_tokens",
+        "_reported_tokens",
+        "_unreported",
+        "totals",
+    )
     name = "account"
 
     def __init__(self) -> None:
         self.totals = RolloutUsage()
         """Of all segments so far."""
-        self._reported: Usage | None = None
+        self._reported_tokens = 0
+        """The context at the end of what was reported last."""
         self._unreported: Usage | None = None
         self._first_cached_tokens = 0
         self._last_input_tokens = 0
@@ -84,9 +92,8 @@ class Account:
         """Usage of what was sampled since the last report; nothing sampled gives the context as all cached."""
         usage, self._unreported = self._unreported, None
         if usage is None:
-            held = self._reported.total_tokens if self._reported is not None else 0
-            usage = Usage(input_tokens=held, cached_tokens=held)
-        self._reported = usage
+            usage = Usage(input_tokens=self._reported_tokens, cached_tokens=self._reported_tokens)
+        self._reported_tokens = usage.total_tokens
         return usage
 
     def final_report(self) -> Usage:

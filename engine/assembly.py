@@ -10,17 +10,19 @@ Texts are kept as lists of pieces and joined once: a megabyte of single characte
 """
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
+import attrs
+
 from engine.hosted import HostedCall
-from engine.open_items import Emit, NewId, OpenCall, OpenText, SampledCall
+from engine.open_items import Deltas, Emit, NewId, OpenCall, OpenText, SampledCall
 from engine.samplers.base import CallInput, CallStart
 from engine.stages import Tool, ToolTable
 from protocol import events
 from protocol.dialects import Dialect
-from protocol.events import OutputItemAdded, OutputItemDone
+from protocol.events import Delta, OutputItemAdded, OutputItemDone
 from protocol.items import CALLS, Item, McpCall, Phase
 
 
@@ -42,6 +44,7 @@ class Assembly:
         "_open",
         "_tools",
         "client_calls",
+        "deltas",
         "hosted",
         "items",
         "stops_after_item",
@@ -51,6 +54,8 @@ class Assembly:
         self, emit: Emit, new_id: NewId, dialect: Dialect, tools: ToolTable, known_call: Callable[[str], bool]
     ) -> None:
         self._emit = emit
+        self.deltas: Deltas | None = None
+        """A shorter way for the pieces of an item than an event for each, as an outbox has (`Outbox.deltas`)."""
         self._new_id = new_id
         self._dialect = dialect
         self._tools = tools
@@ -71,14 +76,18 @@ class Assembly:
 
     def text(self, piece: str) -> None:
         """A piece of the answer."""
+        self.texts((piece,))
+
+    def texts(self, pieces: Sequence[str]) -> None:
+        """Pieces of the answer, one or more; each is an event."""
         open_ = self._open
-        if not (isinstance(open_, OpenText) and open_.kind == "message"):
+        if type(open_) is not OpenText or open_.kind != "message":
             open_ = self._prose("message")
-        open_.write(piece)
+        open_.write(pieces)
 
     def thought(self, piece: str) -> None:
         """A piece of reasoning."""
-        self._prose("reasoning").write(piece)
+        self._prose("reasoning").write((piece,))
 
     def call_start(self, part: CallStart) -> None:
         """A call begins; it is written at once if no other call is open."""
@@ -138,12 +147,24 @@ class Assembly:
         self._calls.clear()
         self.hosted = []
 
+    def _shortest_way(self, first: Delta) -> Callable[[Sequence[str]], None]:
+        return (self.deltas or self._one_by_one)(first)
+
+    def _one_by_one(self, first: Delta) -> Callable[[Sequence[str]], None]:
+        def write(pieces: Sequence[str]) -> None:
+            for piece in pieces:
+                self._emit(attrs.evolve(first, delta=piece))
+
+        return write
+
     # --- prose -------------------------------------------------------------------------------------------------
 
     def _prose(self, kind: str) -> "OpenText":
         if not (isinstance(self._open, OpenText) and self._open.kind == kind):
             self.end_segment(final=False)
-            self._open = OpenText(kind, self._new_id, self._emit, len(self.items), self._dialect)
+            self._open = OpenText(
+                kind, self._new_id, self._emit, self._shortest_way, len(self.items), self._dialect
+            )
         return self._open
 
     def _close_prose(self, phase: Phase) -> None:
@@ -166,6 +187,7 @@ class Assembly:
                     self._new_call_id(call),
                     self._new_id,
                     self._emit,
+                    self._shortest_way,
                     len(self.items),
                     self._dialect,
                 )

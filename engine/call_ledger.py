@@ -7,7 +7,7 @@ while the first is open the second is refused, since one output would answer bot
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Final, Self
 
 from protocol.errors import refusal
 from protocol.items import (
@@ -21,6 +21,8 @@ from protocol.items import (
     Output,
 )
 
+FEW_IDS: Final = 4
+
 
 class CallLedger:
     """Calls, their outputs and item ids of one context; grows with it, never looks back."""
@@ -29,8 +31,8 @@ class CallLedger:
 
     def __init__(self) -> None:
         self._kinds: dict[str, type] = {}
-        self._pending: dict[str, None] = {}  # in call order
-        self._item_ids: set[str] = set()
+        self._pending: tuple[str, ...] = ()  # in call order
+        self._item_ids: tuple[str, ...] | set[str] = ()  # a set of few has four times the size
 
     @classmethod
     def full(cls, items: Iterable[Item]) -> Self:
@@ -43,22 +45,22 @@ class CallLedger:
         """An independent copy; linear in the number of calls and ids."""
         copy = CallLedger()
         copy._kinds = self._kinds.copy()
-        copy._pending = self._pending.copy()
-        copy._item_ids = self._item_ids.copy()
+        copy._pending = self._pending
+        copy._item_ids = self._item_ids.copy() if isinstance(self._item_ids, set) else self._item_ids
         return copy
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CallLedger):
             return NotImplemented
-        mine = (self._kinds, self.pending, self._item_ids)
-        return mine == (other._kinds, other.pending, other._item_ids)
+        mine = (self._kinds, self._pending, set(self._item_ids))
+        return mine == (other._kinds, other._pending, set(other._item_ids))
 
     __hash__ = None  # type: ignore[assignment]  # changes as it grows
 
     @property
     def pending(self) -> tuple[str, ...]:
         """Ids of the calls without output, in call order."""
-        return tuple(self._pending)
+        return self._pending
 
     def has_call(self, call_id: str) -> bool:
         """Whether the context has a call of this id, open or answered."""
@@ -76,19 +78,29 @@ class CallLedger:
         if all_answered and batch.pending:
             raise refusal("no_output", call_id=next(iter(batch.pending)))
         self._kinds.update(batch.kinds)
-        self._pending = batch.pending
-        self._item_ids |= batch.item_ids
+        self._pending = tuple(batch.pending)
+        self._know(batch.item_ids)
         return kept
+
+    def _know(self, item_ids: set[str]) -> None:
+        if not isinstance(self._item_ids, set) and len(self._item_ids) + len(item_ids) > FEW_IDS:
+            self._item_ids = set(self._item_ids)
+        if isinstance(self._item_ids, set):
+            self._item_ids |= item_ids
+        elif item_ids:
+            self._item_ids = (*self._item_ids, *item_ids)
 
 
 class _Batch:
     """Changes that are not yet in the ledger, over the ledger's own state."""
 
-    def __init__(self, kinds: dict[str, type], pending: dict[str, None], item_ids: set[str]) -> None:
+    def __init__(
+        self, kinds: dict[str, type], pending: tuple[str, ...], item_ids: tuple[str, ...] | set[str]
+    ) -> None:
         self._known_kinds = kinds
         self._known_item_ids = item_ids
         self.kinds: dict[str, type] = {}
-        self.pending = pending.copy()  # small: the calls of one segment
+        self.pending = dict.fromkeys(pending)  # small: the calls of one segment
         self.item_ids: set[str] = set()
 
     def take(self, place: int, item: Item) -> bool:

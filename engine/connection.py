@@ -13,7 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import trio
@@ -61,6 +61,18 @@ class ConnectionStatistics:
     suspended: int
 
 
+class _Read(NamedTuple):
+    """How a frame was read."""
+
+    size_bytes: int
+    began_ns: int
+    ended_ns: int
+
+    @property
+    def took_ns(self) -> int:
+        return self.ended_ns - self.began_ns
+
+
 class Connection:
     """Serves one client over a transport. `run` it once."""
 
@@ -98,7 +110,7 @@ class Connection:
         """Why no create is taken any more."""
         self._age = AgeLimit(self, transport.aclose, engine.limits)
         self._ended_one = trio.Event()
-        self._handlers: Mapping[type, Callable[[Any, int, Ledger], None]] = {
+        self._handlers: Mapping[type, Callable[[Any, _Read], None]] = {
             ResponseCreate: self._on_create,
             ResponseAppend: self._on_append,
             ResponseInject: self._on_inject,
@@ -120,6 +132,7 @@ class Connection:
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._age.run)
+                self._transport.take_messages(self._on_message)
                 try:
                     await self._read()
                 except TransportClosed as error:
@@ -132,26 +145,35 @@ class Connection:
             self._recorder.close()
 
     async def _read(self) -> None:
-        """Frame after frame. Nothing in here may wait for a rollout."""
-        clock = self._engine.clock_ns
+        """Message after message, but for those that come by `_on_message`."""
         while True:
-            text = (await self._transport.receive()).encode()
-            started_ns = clock()
-            self._recorder.frame_in(text)
-            ledger = Ledger(clock, started_ns=started_ns)
-            ledger.enter(Stage.DECODE)
-            try:
-                event = self._session.receive(text)
-                ledger.enter(Stage.OTHER)
-                self._check(getattr(event, "stream_id", None))
-                self._handlers[type(event)](event, len(text), ledger)
-            except RemoteProtocolError as error:
-                if error.continued is not None:
-                    self._cache.forget_continued(error.stream_id, error.continued)
-                self._refuse(error, error.stream_id)
-            self._transport.flush()
+            self._take((await self._transport.receive()).encode())
+
+    def _on_message(self, text: bytes) -> None:
+        """In a task of the transport's: what goes wrong is the connection's all the same."""
+        try:
+            self._take(text)
+        except Exception as error:  # noqa: BLE001  # raised where it belongs
+            self._nursery.start_soon(_fail, error)
+
+    def _take(self, text: bytes) -> None:
+        """One frame. Nothing in here may wait for a rollout, and nothing can: it is not a coroutine."""
+        clock = self._engine.clock_ns
+        began_ns = clock()
+        self._recorder.frame_in(text)
+        try:
+            event = self._session.receive(text)
+            read = _Read(len(text), began_ns, clock())
+            self._check(getattr(event, "stream_id", None))
+            self._handlers[type(event)](event, read)
+        except RemoteProtocolError as error:
+            if error.continued is not None:
+                self._cache.forget_continued(error.stream_id, error.continued)
+            self._refuse(error, error.stream_id)
+        self._transport.flush()
 
     def _disconnect(self) -> None:
+        self._transport.take_messages(None)
         self._age.stop()
         self._lanes.drop_queued()
         for rollout in self._open.values():
@@ -165,7 +187,7 @@ class Connection:
         """As `drain`, for a reason that is told to whoever asks for more; the first one stays."""
         self._closing = self._closing or why
         for lane, queued in self._lanes.drop_queued():
-            self._turn_down(lane, queued, self._closing)
+            self._turn_down(lane, queued.create, self._closing, is_own=queued.is_own)
         for rollout in self._open.values():
             if rollout.has_begun:
                 rollout.stop_at_pause(Ending.DRAINED)
@@ -206,15 +228,17 @@ class Connection:
 
     # --- frames --------------------------------------------------------------------------------------------------
 
-    def _on_create(self, create: ResponseCreate, size_bytes: int, ledger: Ledger) -> None:
+    def _on_create(self, create: ResponseCreate, read: "_Read") -> None:
         why = self._closing or self._too_many()
         if why is not None:
             self._refuse(why, create.stream_id)
             return
         try:
             lane = self._lanes.lane(create.stream_id)
+            ledger = Ledger(self._engine.clock_ns, started_ns=read.began_ns)
+            ledger.claim(Stage.DECODE, read.took_ns)
             ledger.enter(Stage.QUEUE)
-            self._lanes.enqueue(lane, QueuedCreate(create, size_bytes, ledger))
+            self._lanes.enqueue(lane, QueuedCreate(create, read.size_bytes, ledger))
         except RemoteProtocolError as error:
             self._refuse(error, create.stream_id)
             return
@@ -222,7 +246,7 @@ class Connection:
             lane.rollout.stop_at_pause(Ending.ABANDONED)
         if not lane.busy:
             lane.busy = True
-            self._nursery.start_soon(self._run_lane, lane)
+            self._nursery.start_soon(self._run_lane, lane, name="lane")  # one text for all
 
     def _too_many(self) -> RemoteProtocolError | None:
         """Why the server, or this key, may open no more rollouts (T13)."""
@@ -233,7 +257,7 @@ class Connection:
             return refusal("too_many_rollouts")
         return None
 
-    def _on_append(self, append: ResponseAppend, _size_bytes: int, ledger: Ledger) -> None:
+    def _on_append(self, append: ResponseAppend, read: "_Read") -> None:
         lane = self._lanes.known(append.stream_id)
         try:
             rollout = lane.rollout if lane is not None else None
@@ -242,11 +266,11 @@ class Connection:
                 raise refusal("response_not_found", response_id=named)
             if rollout is None or rollout.over:
                 raise refusal("nothing_open")
-            self._offer(rollout, append, ledger)
+            self._offer(rollout, append, read)
         except RemoteProtocolError as error:
             self._refuse(error, append.stream_id)
 
-    def _on_inject(self, inject: ResponseInject, _size_bytes: int, ledger: Ledger) -> None:
+    def _on_inject(self, inject: ResponseInject, read: "_Read") -> None:
         rollout = self._open.get(inject.response_id)
         record = rollout.record if rollout is not None else self._ended.get(inject.response_id)
         if record is None or not record.dialect.answers_input:
@@ -258,20 +282,20 @@ class Connection:
         try:
             if rollout is None or rollout.over:
                 raise refusal("already_completed", response_id=inject.response_id)
-            self._offer(rollout, inject, ledger)
+            self._offer(rollout, inject, read)
         except RemoteProtocolError as error:
             self._send(record.send(inject_failed(inject, error)))
 
-    def _offer(self, rollout: Rollout, event: ResponseAppend | ResponseInject, ledger: Ledger) -> None:
+    def _offer(self, rollout: Rollout, event: ResponseAppend | ResponseInject, read: "_Read") -> None:
         left = rollout.ledger.enter(Stage.VALIDATE)
         try:
             rollout.inbox.offer(event.input)
         finally:
             rollout.ledger.enter(left)
             # reading the frame was this rollout's business, though it waited meanwhile
-            rollout.ledger.claim(Stage.DECODE, ledger.spent_ns(Stage.DECODE))
+            rollout.ledger.claim(Stage.DECODE, read.took_ns)
 
-    def _on_steer(self, steer: ResponseSteer, _size_bytes: int, _ledger: Ledger) -> None:
+    def _on_steer(self, steer: ResponseSteer, _read: "_Read") -> None:
         response_id = steer.previous_response_id
         rollout = self._open.get(response_id)
         record = rollout.record if rollout is not None else self._ended.get(response_id)
@@ -300,19 +324,32 @@ class Connection:
         rollout.steer()
         return accepted
 
-    def _on_processed(self, _event: ResponseProcessed, _size_bytes: int, _ledger: Ledger) -> None:
+    def _on_processed(self, _event: ResponseProcessed, _read: "_Read") -> None:
         """Sent by some Codex builds, ignored (reference 4.2)."""
 
     # --- rollouts ------------------------------------------------------------------------------------------------
 
     async def _run_lane(self, lane: Lane) -> None:
-        """The creates of a lane, one after the other, until none waits."""
+        """The creates of a lane, one after the other, until none waits. One frame: thousands of suspended rollouts hold it."""
         while lane.queue:
-            await self._run_create(lane, self._lanes.dequeue(lane))
+            is_own, rollout = self._open_next(lane)
+            failed = False
+            try:
+                await rollout.run(prepare=self._prepare)
+                failed = rollout.record.state is ResponseState.FAILED and not rollout.cancelled
+                if self._closing is not None and not rollout.has_begun:
+                    self._turn_down(lane, rollout.create, self._closing, is_own=is_own)
+            except RemoteProtocolError as error:
+                failed = True
+                self._turn_down(lane, rollout.create, error, is_own=is_own)
+            finally:
+                self._end(lane, rollout, failed=failed)
+            await self._cache.close_dropped()
         lane.busy = False
 
-    async def _run_create(self, lane: Lane, queued: QueuedCreate) -> None:
-        steering = lane.steering
+    def _open_next(self, lane: Lane) -> tuple[bool, Rollout]:
+        """The rollout of the next create that waits, and whether that is one of the server's own."""
+        queued, steering = self._lanes.dequeue(lane), lane.steering
         create = steering.joined(queued.create)
         is_successor = bool(steering.to(create.previous_response_id))
         if create.model is None:
@@ -336,29 +373,23 @@ class Connection:
         self._engine.count_open(self._owner, 1)
         if lane.queue:
             rollout.stop_at_pause(Ending.ABANDONED)
-        failed = False
-        try:
-            await rollout.run(prepare=self._prepare)
-            failed = record.state is ResponseState.FAILED and not rollout.cancelled
-            if self._closing is not None and not rollout.has_begun:
-                self._turn_down(lane, queued, self._closing)
-        except RemoteProtocolError as error:
-            failed = True
-            self._turn_down(lane, queued, error)
-        finally:
-            self._forget(lane, rollout)
-            if failed:
-                self._cache.forget_continued(lane.stream_id, create.previous_response_id)
-            if rollout.snapshot is not None and self._cache.remember(lane.stream_id, rollout.snapshot):
-                self._recorder.hook("cache_reset", {"reason": "more contexts than a connection may hold"})
-            self._go_on_steered(lane, rollout)
-        await self._cache.close_dropped()
+        return queued.is_own, rollout
 
-    def _turn_down(self, lane: Lane, queued: QueuedCreate, why: RemoteProtocolError) -> None:
+    def _end(self, lane: Lane, rollout: Rollout, *, failed: bool) -> None:
+        self._forget(lane, rollout)
+        if failed:
+            self._cache.forget_continued(lane.stream_id, rollout.create.previous_response_id)
+        if rollout.snapshot is not None and self._cache.remember(lane.stream_id, rollout.snapshot):
+            self._recorder.hook("cache_reset", {"reason": "more contexts than a connection may hold"})
+        self._go_on_steered(lane, rollout)
+
+    def _turn_down(
+        self, lane: Lane, create: ResponseCreate, why: RemoteProtocolError, *, is_own: bool
+    ) -> None:
         """A create will not start. Nobody waits for one of the server's own; words that it would take are given back."""
-        if not queued.is_own:
+        if not is_own:
             self._refuse(why, lane.stream_id)
-        self._tell_steers(lane.steering.fail(queued.create.previous_response_id, why.message))
+        self._tell_steers(lane.steering.fail(create.previous_response_id, why.message))
 
     async def _prepare(self, rollout: Rollout) -> Snapshot | None:
         """What a response goes on from, once it has its place and starts. No closure: it is held as long as the response."""
@@ -426,6 +457,10 @@ class Connection:
         except TransportClosed:
             return
         self._recorder.frame_out(text)
+
+
+async def _fail(error: Exception) -> None:
+    raise error
 
 
 def _who_closed(closed: TransportClosed) -> str:

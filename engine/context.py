@@ -59,19 +59,19 @@ class Span:
 class _Log:
     """Items and tokens of one or more contexts; grows at its end only."""
 
-    __slots__ = ("answers", "bytes", "ends", "items", "tokens")
+    __slots__ = ("bytes", "items", "places", "tokens")
 
     def __init__(self) -> None:
         self.tokens = array("I")
         self.items: list[Item] = []
-        self.ends = array("I")
-        self.answers = array("I")
+        self.places = array("I")
+        """Of each item two: where its answer begins, and where it ends."""
         self.bytes = 0
 
     def copy(self, tokens: int, items: int, size: int) -> "_Log":
         copy = _Log()
         copy.tokens, copy.items = self.tokens[:tokens], self.items[:items]
-        copy.ends, copy.answers = self.ends[:items], self.answers[:items]
+        copy.places = self.places[: 2 * items]
         copy.bytes = size
         return copy
 
@@ -150,8 +150,9 @@ class Context:
         """Where the tokens of the item at `place` are. `IndexError` if there is no such item."""
         if not 0 <= place < self._item_count:
             raise IndexError(f"item {place} is not among the {self._item_count} items of this context")
-        start = self._log.ends[place - 1] if place else self.preamble_tokens
-        return Span(start, self._log.answers[place], self._log.ends[place])
+        places = self._log.places
+        start = places[2 * place - 1] if place else self.preamble_tokens
+        return Span(start, places[2 * place], places[2 * place + 1])
 
     def append(self, items: Iterable[Item]) -> None:
         """Append items at once. `ValueError`: an unresolved reference or a lone surrogate; earlier items stay."""
@@ -232,8 +233,7 @@ class Context:
         log, start = self._log, self._token_count
         self._grow(tokens, ITEM_BYTES + text_bytes + unrendered_bytes(item))
         log.items.append(item)
-        log.answers.append(start + answer)
-        log.ends.append(self._token_count)
+        log.places.extend((start + answer, self._token_count))
         self._item_count += 1
         if isinstance(item, NUMBERED):
             self._call_count += 1

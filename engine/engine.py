@@ -20,6 +20,7 @@ from engine.residency.policies import DEFAULT_POLICY, policy_of
 from engine.residency.residency import Residency
 from engine.samplers.base import Prompt, Sampler, Sampling
 from engine.scheduler import SlotPool
+from engine.shared import Shared
 from engine.stages import Classify, Persist, Resolve, RolloutUsage, Validate
 from engine.storage import MemoryStore, Store
 
@@ -88,6 +89,8 @@ class Engine:
     on_report: Callable[[RolloutReport], None] | None = None
     store: Store = attrs.field(factory=MemoryStore)
     """Keeps responses with `store: true`."""
+    shared: Shared = attrs.field(factory=Shared)
+    """What many creates say alike."""
     compactor: Compactor = attrs.field(factory=Compactor)
     """Makes and reads compaction items."""
     http_variant: Literal["optimised", "naive"] = "optimised"
@@ -142,11 +145,12 @@ class Engine:
             del self.open_by_owner[owner]
 
     def forgetful(self) -> "Engine":
-        """The same engine for one request of naive HTTP: it remembers no schema of a tool and no name of a model."""
+        """The same engine for one request of naive HTTP: it remembers no tools and no name of a model."""
         return attrs.evolve(
             self,
             resolve=Resolve(self.resolve.table, max_remembered=0),
             validate=Validate(self.hosted.labels, max_schemas=0),
+            shared=Shared(max_entries=0),
         )
 
     def sampler_of(self, entry: ModelEntry) -> Sampler:

@@ -23,7 +23,7 @@ class Channel(Protocol):
         """The head of an answer, held back for the first bytes of the body. A checkpoint."""
 
     async def write(self, data: bytes, *, last: bool = False) -> None:
-        """A part of the body, in one send. A checkpoint. `ClientGone`."""
+        """A part of the body, in one send. A checkpoint where it has to wait. `ClientGone`."""
 
 
 class ClientGone(Exception):  # noqa: N818  # a state, as TransportClosed
@@ -69,7 +69,10 @@ class Exchange:
         await self.connection.begin(status, identified, with_body=self.method != "HEAD")
 
     async def write(self, data: bytes, *, last: bool = False) -> None:
-        """A part of the body, in one send; with `last`, the end of the answer in the same. A checkpoint. `ClientGone`."""
+        """A part of the body, in one send; with `last`, the end of the answer in the same. `ClientGone`.
+
+        A checkpoint where it has to wait.
+        """
         await self.connection.write(data, last=last)
 
     async def end(self) -> None:

@@ -2,6 +2,7 @@
 
 The library counts characters of finished payloads, so a flood of empty fragments, or of four-byte characters, would
 pass its limit. `InboundFrames` reads the headers before the library does, and reads nothing else.
+`whole_text` reads the plainest of messages itself, and leaves all others, and all that is wrong, to the library.
 """
 
 import os
@@ -21,7 +22,8 @@ MAX_CLOSE_REASON_BYTES = 123
 TEXT, CLOSE = 0x81, 0x88
 """First bytes of the two kinds of whole frames that are made here."""
 _CONTROL, _FINAL, _MASKED = 0x08, 0x80, 0x80
-_pack_medium_header = struct.Struct("!BBH").pack
+medium_header = struct.Struct("!BBH").pack
+"""Of a frame of 126 to 65,535 bytes: first byte, 126 and perhaps the mask's mark, size."""
 # The same end of a head as h11 sees: two readers that disagree about it would count different frames.
 _HEAD_END = re.compile(rb"\n\r?\n")
 
@@ -32,7 +34,7 @@ def frame(first: int, payload: bytes, *, masked: bool = False) -> bytes:
     if size < 126:
         header = bytes((first, mark | size))
     elif size < 65_536:
-        header = _pack_medium_header(first, mark | 126, size)
+        header = medium_header(first, mark | 126, size)
     else:
         header = struct.pack("!BBQ", first, mark | 127, size)
     if not masked:
@@ -40,6 +42,30 @@ def frame(first: int, payload: bytes, *, masked: bool = False) -> bytes:
     key = os.urandom(4)
     pad = int.from_bytes((key * (size // 4 + 1))[:size], "little")
     return header + key + (int.from_bytes(payload, "little") ^ pad).to_bytes(size, "little")
+
+
+def whole_text(data: bytes | bytearray) -> bytes | None:
+    """The message, if `data` is exactly one whole frame of a client's text below 64 KiB; else, or if it is bad, None."""
+    size = len(data)
+    if size < 6 or data[0] != TEXT or data[1] < _MASKED or data[1] == _MASKED | 127:
+        return None
+    key_at, length = 2, data[1] & 0x7F
+    if length == 126:
+        key_at, length = 4, int.from_bytes(data[2:4], "big")
+        if length < 126:
+            return None  # more bytes than the size needs
+    start = key_at + 4
+    if size != start + length:
+        return None
+    pad = (data[key_at:start] * (length // 4 + 1))[:length]
+    number = int.from_bytes(data[start:], "little") ^ int.from_bytes(pad, "little")
+    text = number.to_bytes(length, "little")
+    if not text.isascii():
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            return None
+    return text
 
 
 def close_frame(code: int, reason: str, *, masked: bool = False) -> bytes:
@@ -64,6 +90,8 @@ class InboundFrames:
     """Close code and reason of the first limit that was passed."""
     peer_closing: bool = False
     frames: int = 0
+    messages: int = 0
+    """Of text or bytes, whose last header has come."""
     _in_head: bool = True
     _head_bytes: int = 0
     _head_tail: bytes = b""
@@ -75,6 +103,24 @@ class InboundFrames:
     _recent: "deque[tuple[float, int]]" = attrs.field(factory=deque)
     """(time, frames) of the last second, one entry for each chunk that held a header."""
     _recent_frames: int = 0
+
+    def take_text(self, data: bytes | bytearray, now: float) -> bytes | None:
+        """`whole_text` of the next bytes, counted; None, and nothing counted: they are for `admit`."""
+        if self._in_head or self._payload_left or self._header or self._fragments:
+            return None  # something is half read
+        text = whole_text(data)
+        self._forget(now - 1.0)
+        if (
+            text is None
+            or self._recent_frames >= self.limits.max_frames_per_second
+            or len(text) > self.limits.max_message_bytes
+        ):
+            return None
+        self.frames += 1
+        self.messages += 1
+        self._recent_frames += 1
+        self._recent.append((now, 1))
+        return text
 
     def admit(self, data: bytes | bytearray, now: float) -> int:
         """How many leading bytes of `data` may be passed on; fewer than all of them if and only if `violation` is set.
@@ -150,6 +196,7 @@ class InboundFrames:
             self._violate(1008, f"a message of more than {self.limits.max_fragments} fragments")
         elif final:
             self._fragments = self._message_bytes = 0
+            self.messages += 1
 
     def _forget(self, horizon: float) -> None:
         while self._recent and self._recent[0][0] <= horizon:

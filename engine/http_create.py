@@ -240,7 +240,7 @@ class HttpResponses:
             nonlocal begun
             snapshot, found = rollout.snapshot_now()
             before = known.prefix.matches if known.prefix else ()
-            begun = self.prefixes.keep(known.chain, snapshot, (*before, *found))
+            begun = self.prefixes.keep(known.chain, snapshot, (*before, *found), goes_on=known.prefix)
 
         if known.chain:
             response.events.on_created = remember
@@ -258,7 +258,7 @@ class HttpResponses:
         if (
             rollout.usage.output_tokens or warmed_up
         ):  # the model has read it, which at an early end nobody knows
-            begun.snapshot.read_by = model
+            begun.was_read(model)
         if rollout.snapshot is not None:
             self.prefixes.keep_with_output(known.chain, begun, rollout.snapshot, output)
 

@@ -5,7 +5,7 @@ So an answer never waits for the response it is for, and "accepted" and "pending
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -60,17 +60,17 @@ class Inbox:
         elif batch.outputs and self._restart_seconds < math.inf:
             self.life.deadline = trio.current_time() + self._restart_seconds
 
-    async def wait_complete(self, seconds: float, *, restarts: bool) -> None:
+    def wait_complete(self, seconds: float, *, restarts: bool) -> Awaitable[None]:
         """Wait until no call is pending; if that takes longer than `seconds`, the life is cancelled. A checkpoint if it waits.
 
-        `restarts`: each accepted output starts the time again.
+        `restarts`: each accepted output starts the time again. The time begins with the call, which is to be awaited at once.
         """
         if not self._pending:
-            return
+            return _go_on()
         self._restart_seconds = seconds if restarts else math.inf
         self.life.deadline = trio.current_time() + seconds
         self._waiting = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self._give_up)
+        return trio.lowlevel.wait_task_rescheduled(self._give_up)  # noqa: ASYNC105  # a frame less for whoever waits
 
     def _give_up(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._waiting = None
@@ -79,3 +79,7 @@ class Inbox:
     def take(self) -> tuple[Item, ...]:
         """What was accepted, in the order in which it enters the context."""
         return self._pending.take()
+
+
+async def _go_on() -> None:
+    """There is nothing to wait for."""

@@ -9,13 +9,13 @@ Each stage lets other rollouts run between two slices of work, so a tool output 
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import chain
 
 import attrs
 import trio
 
+from engine.classified_text import text_of_input, text_of_output
 from engine.context import ITEM_BYTES, Context, Preamble
 from engine.engine import Engine
 from engine.ledger import Ledger, Stage
@@ -27,17 +27,7 @@ from engine.stages import CallLedger, Match, Streams, ToolTable, tools_added_by
 from engine.text_format import text_format_of
 from protocol.errors import RemoteProtocolError, refusal
 from protocol.events import Response, ResponseCreate
-from protocol.items import (
-    OUTPUTS,
-    CustomToolCall,
-    FunctionCall,
-    Item,
-    McpCall,
-    Message,
-    Reasoning,
-    ToolSearchCall,
-    text_of,
-)
+from protocol.items import Item, McpCall, Message
 
 Count = Callable[[str], None]
 ClassifyText = Callable[[Streams, str], tuple[Streams, tuple[Match, ...]]]
@@ -147,7 +137,8 @@ class Intake:
         # by the parent's account what was reused may have another size than we spell it
         self._held_tokens = parent.held_tokens - reused_tokens if parent else 0
         self._feed, self._items = self.context.tokens_from(0), self.context.items
-        self._prefix_tokens = reused_tokens if parent and parent.read_by == self.model.name else 0
+        if parent and parent.read_by == self.model.name:
+            self._prefix_tokens = min(reused_tokens, parent.read_tokens)
 
     def _resolve(self, create: ResponseCreate) -> ModelEntry:
         if create.model is None:
@@ -162,13 +153,24 @@ class Intake:
             self.tools = parent.tools
             self.work.reused_tools += len(tools)
         else:
-            for field, some in (("tools", tools), *(("input.tools", some) for some in before)):
-                await self._add_tools(some, field)
+            await self._read_list(tools)
+            for some in before:
+                await self._add_tools(some, "input.tools")
         added = tuple(some for item in new if (some := tools_added_by(item)))
         for some in added:
             await self._add_tools(some, "input.tools")
         self._added_tools = (*before, *added)
         self._engine.validate.tool_choice(create.tool_choice, self.tools)
+
+    async def _read_list(self, tools: Tools) -> None:
+        """The request's own, of which nothing is read if it was before, for any request."""
+        known = self._engine.shared.table_of(tools)
+        if known is not None:
+            self.tools = known
+            self.work.reused_tools += len(tools)
+        else:
+            await self._add_tools(tools, "tools")
+            self._engine.shared.keep(tools, self.tools)
 
     async def _add_tools(self, tools: Tools, field: str) -> None:
         steps = self._engine.validate.tools_in_slices(tools, self.tools, field=field)
@@ -205,8 +207,9 @@ class Intake:
             self.calls.admit(items)
             self.work.validated_items += len(items)
             self._count("validate")
-            for some in filter(None, map(tools_added_by, items)):
-                await self._find_tools(some)
+            for item in items:
+                if some := tools_added_by(item):
+                    await self._find_tools(some)
         start = len(self.context)
         await self._render(items)
         await self._classify(items)
@@ -299,24 +302,23 @@ class Intake:
     async def classify_output(self, items: Sequence[Item]) -> None:
         """Post-inference: what the model wrote in the whole rollout."""
         with self._ledger.at(Stage.CLASSIFY):
-            await self._find(map(_text_of_output, items), self._engine.classify.output_text)
+            await self._find(map(text_of_output, items), self._engine.classify.output_text)
             self._count("classify_output")
 
     async def _find(self, texts: Iterable[str], classify: ClassifyText) -> None:
         """Breathes after a slice of work, not after each text: a short append is resumed without a pause."""
-        since_breath = 0
-        for piece in chain.from_iterable(map(self._slices, texts)):
-            self._streams, found = classify(self._streams, piece)
-            self.matches.extend(match.name for match in found)
-            self.work.classified_characters += len(piece)
-            since_breath += ITEM_BYTES + len(piece)
-            if since_breath >= self._engine.limits.work_slice_bytes:
-                since_breath = 0
-                await breathe()
-
-    def _slices(self, text: str) -> Iterator[str]:
-        size = self._engine.limits.work_slice_bytes
-        return (text[at : at + size] for at in range(0, len(text), size))
+        since_breath, slice_size = 0, self._engine.limits.work_slice_bytes
+        for text in texts:
+            for at in range(0, len(text), slice_size):
+                piece = text[at : at + slice_size]  # a short text itself
+                self._streams, found = classify(self._streams, piece)
+                if found:
+                    self.matches.extend(match.name for match in found)
+                self.work.classified_characters += len(piece)
+                since_breath += ITEM_BYTES + len(piece)
+                if since_breath >= slice_size:
+                    since_breath = 0
+                    await breathe()
 
 
 async def breathe() -> None:
@@ -329,22 +331,3 @@ def input_items(create: ResponseCreate) -> tuple[Item, ...]:
     if isinstance(create.input, str):
         return (Message("user", create.input),)
     return create.input or ()
-
-
-def text_of_input(item: Item) -> str:
-    """What the classifier reads of an item that is input."""
-    if isinstance(item, OUTPUTS):
-        return text_of(item.output)
-    return text_of(item.content) if isinstance(item, Message) else ""
-
-
-def _text_of_output(item: Item) -> str:
-    if isinstance(item, Message):
-        return text_of(item.content)
-    if isinstance(item, Reasoning):
-        return text_of(item.content or ())
-    if isinstance(item, FunctionCall):
-        return item.arguments
-    if isinstance(item, CustomToolCall | ToolSearchCall):
-        return item.input
-    return ""

@@ -107,10 +107,6 @@ class Ledger:
         self._spent[self.stage] -= taken
         self._spent[stage] += taken
 
-    def spent_ns(self, stage: Stage) -> int:
-        """The time in a stage that is over."""
-        return self._spent[stage]
-
     def report(self) -> LedgerReport:
         """The times up to now."""
         self.enter(self.stage)

@@ -4,7 +4,7 @@ An answer and a thought are one part of text, a call is its input; of a search f
 Texts are kept as lists of pieces and joined once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import attrs
@@ -14,7 +14,7 @@ from engine.samplers.base import CallStart
 from engine.stages import Tool
 from protocol import events
 from protocol.dialects import Dialect
-from protocol.events import OutputItemAdded, ServerEvent
+from protocol.events import Delta, OutputItemAdded, ServerEvent
 from protocol.items import (
     CustomToolCall,
     FunctionCall,
@@ -28,6 +28,8 @@ from protocol.items import (
 )
 
 Emit = Callable[[ServerEvent], None]
+Deltas = Callable[[Delta], Callable[[Sequence[str]], None]]
+"""As `engine.outbox.Outbox.deltas`."""
 NewId = Callable[[str], str]
 _ID_PREFIXES: Final = {"function": "fc", "custom": "ctc", "search": "tsc"}
 
@@ -49,7 +51,7 @@ class _Prose:
     """What differs between an answer and a thought."""
 
     prefix: str
-    delta: Callable[[str, int, int, str], ServerEvent]
+    delta: Callable[[str, int, int, str], Delta]
     done: Callable[[str, int, int, str], ServerEvent]
     part: Callable[[str], Any]
 
@@ -63,7 +65,9 @@ _PROSE: Final = {
 class OpenText:
     """A message or a reasoning item being written: one part."""
 
-    def __init__(self, kind: str, new_id: NewId, emit: Emit, index: int, dialect: Dialect) -> None:
+    def __init__(
+        self, kind: str, new_id: NewId, emit: Emit, deltas: Deltas, index: int, dialect: Dialect
+    ) -> None:
         self.kind = kind
         self._emit = emit
         self._index = index
@@ -73,12 +77,14 @@ class OpenText:
         self._pieces: list[str] = []
         emit(OutputItemAdded(index, self._item("in_progress", (), None)))
         emit(events.ContentPartAdded(self._id, index, 0, self._row.part("")))
+        self._emit_pieces = deltas(self._row.delta(self._id, index, 0, ""))
 
-    def write(self, piece: str) -> None:
-        """A piece of it."""
-        if piece:
-            self._emit(self._row.delta(self._id, self._index, 0, piece))
-            self._pieces.append(piece)
+    def write(self, pieces: Sequence[str]) -> None:
+        """Pieces of it, each an event."""
+        if "" in pieces:
+            pieces = [piece for piece in pieces if piece]
+        self._emit_pieces(pieces)
+        self._pieces += pieces
 
     def close(self, status: Any, phase: Phase | None = None) -> Item:
         """It is over; the item."""
@@ -107,6 +113,7 @@ class OpenCall:
         call_id: str,
         new_id: NewId,
         emit: Emit,
+        deltas: Deltas,
         output_index: int,
         dialect: Dialect,
     ) -> None:
@@ -119,9 +126,11 @@ class OpenCall:
         self._output_index = output_index
         self._dialect = dialect
         self._pieces: list[str] = []
-        custom = self._kind == "custom"
-        self._delta = events.CustomToolCallInputDelta if custom else events.FunctionCallArgumentsDelta
+        delta = (
+            events.CustomToolCallInputDelta if self._kind == "custom" else events.FunctionCallArgumentsDelta
+        )
         emit(OutputItemAdded(output_index, self._item("in_progress", "")))
+        self._emit_pieces = deltas(delta(self._id, output_index, ""))
         for piece in call.pieces:
             self.write(piece)
 
@@ -129,7 +138,7 @@ class OpenCall:
         """A piece of its input."""
         if piece:
             if self._kind != "search":
-                self._emit(self._delta(self._id, self._output_index, piece))
+                self._emit_pieces((piece,))
             self._pieces.append(piece)
 
     def close(self, status: Any, _phase: Phase | None = None) -> Item:

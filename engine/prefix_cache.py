@@ -19,9 +19,9 @@ from typing import Final
 import attrs
 import orjson
 
+from engine.classified_text import text_of_input
 from engine.config import Limits
 from engine.context import Preamble, held_bytes
-from engine.intake import text_of_input
 from engine.snapshot import Snapshot
 from engine.stages import Classify, Streams
 from protocol import codec
@@ -42,6 +42,10 @@ class Prefix:
     """How many it holds."""
     matches: tuple[str, ...]
     """Names of what the classifier found in it."""
+
+    def was_read(self, model: str) -> None:
+        """A model has read all of it."""
+        self.snapshot.read_by, self.snapshot.read_tokens = model, len(self.snapshot.context)
 
 
 @attrs.frozen
@@ -96,13 +100,26 @@ class PrefixCache:
         self._misses += 1
         return None
 
-    def keep(self, chain: Sequence[bytes], snapshot: Snapshot, matches: Sequence[str]) -> Prefix:
-        """Remember the context of the history with this chain, with what was found in it from its beginning."""
+    def keep(
+        self,
+        chain: Sequence[bytes],
+        snapshot: Snapshot,
+        matches: Sequence[str],
+        *,
+        goes_on: Prefix | None = None,
+    ) -> Prefix:
+        """Remember the context of the history with this chain, with what was found in it from its beginning.
+
+        `goes_on`: the prefix that it goes on from. It is found instead of that one from now on, also if it is cut before a
+        model has read it; then what was read of the shorter one is what is read of this.
+        """
         fresh = attrs.evolve(
             snapshot,
             response_id="",  # whose it was is nobody's business: a history is found by its content
             streams=Streams(input=snapshot.streams.input),  # a new request's output is a new text
             held_tokens=len(snapshot.context),  # and its sampling holds nothing
+            read_by=goes_on.snapshot.read_by if goes_on else None,
+            read_tokens=goes_on.snapshot.read_tokens if goes_on else 0,
         )
         # references in a history are no items of its context, so its length is the chain's
         prefix = self._prefixes[chain[-1]] = Prefix(fresh, len(chain) - 1, tuple(matches))
@@ -129,8 +146,10 @@ class PrefixCache:
             matches += (match.name for match in found)
         self._digested_items += len(output)
         longer = [*chain, *chain_from(chain[-1], output)]
-        longer_snapshot = attrs.evolve(snapshot, streams=streams, read_by=begun.snapshot.read_by)
-        return self.keep(longer, longer_snapshot, matches)
+        kept = self.keep(longer, attrs.evolve(snapshot, streams=streams), matches, goes_on=begun)
+        if begun.snapshot.read_by is not None and begun.snapshot.read_tokens == len(begun.snapshot.context):
+            kept.was_read(begun.snapshot.read_by)  # who has read what was asked has written the answer
+        return kept
 
     def _shrink(self) -> None:
         """Contexts of one conversation share their memory, so the sum is taken of all at once, and not each time."""

@@ -24,8 +24,9 @@ An item of unknown type above `MAX_DOCUMENT_BYTES` is a placeholder too; what is
 nothing as text. `encrypted_content` is never shown to a model.
 """
 
+import functools
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import orjson
@@ -33,7 +34,7 @@ import orjson
 from engine import vocabulary
 from engine.config import DEFAULT_LIMITS
 from engine.tool_table import tools_added_by
-from engine.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
+from engine.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, PIECE_CHARACTERS, START
 from protocol.items import (
     Content,
     CustomToolCall,
@@ -46,6 +47,7 @@ from protocol.items import (
     Message,
     Opaque,
     OpaquePart,
+    Part,
     Reasoning,
     Refusal,
     ToolSearchCall,
@@ -54,8 +56,8 @@ from protocol.items import (
 
 MAX_DOCUMENT_BYTES: Final = 64 * 1024
 
-Layout = Iterator[int | str]
-"""Markers as ids, fields as text."""
+Layout = Iterable["int | str | array[int]"]
+"""Markers as ids, fields as text, and what is always the same as tokens."""
 
 _CALLABLE_TOOLS: Final = frozenset({"function", "custom", "namespace", "tool_search"})
 _SHOWN_OF_OTHER_TOOLS: Final = ("type", "server_label", "allowed_tools")
@@ -82,7 +84,10 @@ def render(layout: Layout, slice_bytes: int) -> Iterator[tuple["array[int]", int
         if isinstance(field, int):
             tokens.append(field)
             continue
-        for piece in vocabulary.pieces(field):
+        if isinstance(field, array):
+            tokens.extend(field)
+            continue
+        for piece in (field,) if len(field) < PIECE_CHARACTERS else vocabulary.pieces(field):
             tokens.extend(vocabulary.encode(piece))
             text_bytes += text_size(piece)
             if text_bytes >= slice_bytes:
@@ -141,15 +146,11 @@ def _unrendered_part_bytes(part: object) -> int:
 
 
 def _message(item: Message, _number: int) -> Layout:
-    yield from (START, item.role, MESSAGE)
-    yield from _content(item.content)
-    yield END
+    return (START, item.role, MESSAGE, *_content(item.content), END)
 
 
 def _reasoning(item: Reasoning, _number: int) -> Layout:
-    yield from (START, "assistant", CHANNEL, "analysis", MESSAGE)
-    yield from _content(item.content or item.summary)
-    yield END
+    return (START, "assistant", CHANNEL, "analysis", MESSAGE, *_content(item.content or item.summary), END)
 
 
 def _function_call(item: FunctionCall, number: int) -> Layout:
@@ -194,14 +195,18 @@ def _item_reference(item: ItemReference, _number: int) -> Layout:
 
 
 def _call(kind: str, namespace: str | None, name: str, number: int, written: str) -> Layout:
-    yield from (START, "assistant", CHANNEL, kind, CONSTRAIN, namespace or "", CONSTRAIN, name)
-    yield from (CONSTRAIN, str(number), MESSAGE, written, CALL)
+    called = (_head("assistant", kind), namespace or "", CONSTRAIN, name)
+    return (*called, CONSTRAIN, str(number), MESSAGE, written, CALL)
 
 
 def _output(kind: str, number: int, output: Content | None) -> Layout:
-    yield from (START, "tool", CHANNEL, kind, CONSTRAIN, str(number), MESSAGE)
-    yield from _content(output or "")
-    yield END
+    return (_head("tool", kind), str(number), MESSAGE, *_content(output or ""), END)
+
+
+@functools.cache
+def _head(role: str, kind: str) -> "array[int]":
+    """How each call or output of a kind begins; the words are ours, and few."""
+    return array("I", [START, *vocabulary.encode(role), CHANNEL, *vocabulary.encode(kind), CONSTRAIN])
 
 
 def _tools(tools: tuple[Mapping[str, Any], ...]) -> Layout:
@@ -211,15 +216,14 @@ def _tools(tools: tuple[Mapping[str, Any], ...]) -> Layout:
         yield from (START, "developer", CHANNEL, "tool", MESSAGE, orjson.dumps(tool).decode(), END)
 
 
-def _content(content: Content) -> Iterator[str]:
-    if isinstance(content, str):
-        yield content
-        return
-    for part in content:
-        if isinstance(part, OpaquePart):
-            yield f"[{part.type or 'part'}]"
-        else:
-            yield part.refusal if isinstance(part, Refusal) else part.text
+def _content(content: Content) -> Iterable[str]:
+    return (content,) if isinstance(content, str) else map(_part, content)
+
+
+def _part(part: Part) -> str:
+    if isinstance(part, OpaquePart):
+        return f"[{part.type or 'part'}]"
+    return part.refusal if isinstance(part, Refusal) else part.text
 
 
 _LAYOUTS: Final[Mapping[type, Callable[[Any, int], Layout]]] = {

@@ -1,7 +1,8 @@
 """The response resource as a create asks for it: what the client set is echoed, the rest has its default (reference 6)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 import attrs
 
@@ -17,18 +18,21 @@ _ECHOED = tuple(
     for attribute in attrs.fields(ResponseCreate)
     if attribute.name in _FIELDS - {"model", "tools", "text", "reasoning", "background"}
 )
+_echoed_of = attrgetter(*_ECHOED)
+_BLANK: Final = Response("", 0, "")
 
 
 def resource_of(create: ResponseCreate, response_id: str, created_at: int) -> Response:
-    """The resource of a response that has just begun."""
-    echo = {name: value for name in _ECHOED if (value := getattr(create, name)) is not None}
-    blank = Response(response_id, created_at, create.model or "")
-    return attrs.evolve(
-        blank,
-        **echo,
-        tools=tuple(map(_tool, create.tools or ())),
-        text=_filled(blank.text, create.text),
-        reasoning=_filled(blank.reasoning, create.reasoning),
+    """The resource of a response that has just begun. Cheap enough to be made again instead of kept."""
+    echo = {name: value for name, value in zip(_ECHOED, _echoed_of(create), strict=True) if value is not None}
+    return Response(
+        response_id,
+        created_at,
+        create.model or "",
+        tools=tuple(map(_tool, create.tools)) if create.tools else (),
+        text=_filled(_BLANK.text, create.text),
+        reasoning=_filled(_BLANK.reasoning, create.reasoning),
+        **{"metadata": _BLANK.metadata, **echo},
     )
 
 

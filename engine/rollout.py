@@ -20,9 +20,7 @@ What a crash kills: a sampler's error ends its response; an error of a stage or 
 """
 
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -42,10 +40,11 @@ from engine.residency.hints import tool_seconds_of
 from engine.residency.residency import answered, pause, seat
 from engine.resource import resource_at_end, resource_of
 from engine.samplers.base import ContextFullError
-from engine.scheduler import SlotPool
+from engine.scheduler import SlotPool, Slots
 from engine.segment import BudgetSpentError, SegmentRun
 from engine.snapshot import Snapshot
 from engine.stages import Account, PersistedRollout, RolloutUsage, Segment
+from engine.tally import Tally
 from protocol import events
 from protocol.dialects import HTTP, Ending, EndRow
 from protocol.errors import CATALOGUE
@@ -78,12 +77,14 @@ class Rollout:
         "_account",
         "_assembly",
         "_begun",
+        "_created",
         "_dialect",
         "_ended",
         "_ending",
         "_ending_at_pause",
         "_endings",
         "_engine",
+        "_final",
         "_hosted_calls",
         "_intake",
         "_keep",
@@ -100,7 +101,6 @@ class Rollout:
         "ledger",
         "preface",
         "record",
-        "resource",
         "snapshot",
     )
 
@@ -135,20 +135,21 @@ class Rollout:
         """An item that the response shows first, and that is not in its context; set it before `run`."""
         self.snapshot: Snapshot | None = None
         """For a response that continues this one; set at the end, if the ending allows it."""
-        self.resource: Response | None = None
-        """The response as it began, and from the end on as it ended, also where no event says so."""
+        self._created: tuple[ResponseCreate, int] | None = None
+        """What the response was created from, and when."""
+        self._final: Response | None = None
         self.finished = False
         """Nothing more will come of it."""
         self._ended: trio.Event | None = None
         """Made when somebody waits for it: most rollouts end unawaited, and thousands of them wait."""
-        self.counts: Counter[str] = Counter()
+        self.counts = Tally()
         """How often each stage and hook point ran."""
         self._engine = engine
         self._dialect = record.dialect
         self._outbox = outbox
         self._slots = (*slots, engine.slots)
         self._owner = owner
-        self._intake = Intake(engine, self.ledger, self._count)
+        self._intake = Intake(engine, self.ledger, self.counts)
         self._account = Account()
         self._ending: Ending | None = None
         self._endings = record.dialect.sampling_endings
@@ -179,6 +180,7 @@ class Rollout:
                         if prepare is not None:
                             with self.ledger.at(Stage.RESOLVE):
                                 parent, prepare = await prepare(self), None  # not held as long as it waits
+                        self.create = self._engine.shared.create(self.create)
                         self._tool_seconds = tool_seconds_of(self.create.metadata)
                         await self._intake.open(self.create, parent)
                         await trio.lowlevel.checkpoint_if_cancelled()  # who was stopped does not begin
@@ -187,7 +189,10 @@ class Rollout:
                         await self._sample()
                     while self._goes_on():
                         await self._run_hosted_tools()
-                        suspended = await self._suspend()
+                        suspended = self._suspend()
+                        if suspended:
+                            await self._outputs()
+                            self._wake()
                         async with self._slot(resumed=True):
                             await self._resume(suspended=suspended)
                             await self._sample()
@@ -259,9 +264,20 @@ class Rollout:
         return self._account.totals
 
     @property
+    def resource(self) -> Response | None:
+        """The response as it began, and from the end on as it ended, also where no event says so.
+
+        Made anew until it has ended: it is as large as the create that it echoes, and thousands of them wait.
+        """
+        if self._final is not None or self._created is None:
+            return self._final
+        create, created_at = self._created
+        return resource_of(create, self.record.response_id, created_at)
+
+    @property
     def has_begun(self) -> bool:
         """Does it exist for the client?"""
-        return self.resource is not None
+        return self._created is not None
 
     @property
     def over(self) -> bool:
@@ -290,16 +306,8 @@ class Rollout:
         naive = self._dialect is HTTP and self._engine.http_variant == "naive"
         return None if naive else self._owner
 
-    @asynccontextmanager
-    async def _slot(self, *, resumed: bool) -> AsyncIterator[None]:
-        async with AsyncExitStack() as held:
-            self.ledger.enter(Stage.QUEUE)
-            for pool in self._slots:
-                await held.enter_async_context(pool.slot(resumed=resumed, owner=self._owner))
-            self.ledger.enter(Stage.OTHER)
-            self._hook("slot_acquire")
-            held.callback(self._hook, "slot_release")
-            yield
+    def _slot(self, *, resumed: bool) -> "_Slot":
+        return _Slot(self, Slots(self._slots, self._owner, resumed=resumed))
 
     # --- before --------------------------------------------------------------------------------------------------
 
@@ -314,9 +322,10 @@ class Rollout:
                 self._intake.tools,
                 self._intake.calls.has_call,
             )
-            self.resource = resource_of(self.create, self.record.response_id, self._engine.wall_seconds())
-        self._emit(events.ResponseCreated(self.resource))
-        self._emit(events.ResponseInProgress(self.resource))
+            self._created = self.create, self._engine.wall_seconds()
+            resource = resource_of(self.create, self.record.response_id, self._created[1])
+        self._emit(events.ResponseCreated(resource))
+        self._emit(events.ResponseInProgress(resource))
         source = (parent.response_id if parent is not None else "") or self.create.previous_response_id
         new_items = self.context.item_count - self.first_item
         self._tell("context", inherited=[source] if source else [], input_items=new_items)
@@ -352,8 +361,7 @@ class Rollout:
             sampling = self._intake.start(self.create, self.record.response_id, self._cache_key)
             resumed = self._answers_calls or self.ledger.segments > 1
             seat(sampling, self._slots, self._owner, self.ledger, resumed=resumed)
-            async with aclosing(sampling.sample(appended)) as steps:
-                await run.run(steps, self.ledger, self._outbox)
+            await run.run(sampling, appended, self.ledger, self._outbox)
         except ItemBoundary:
             self._hook("sampler_stop", reason="stop")
             await self._intake.keep(self._assembly.items[before:])
@@ -372,7 +380,7 @@ class Rollout:
             raise
         except BackendError as error:
             log.warning("the model of %s is lost (%s): %s", self.record.response_id, error.reason, error)
-            self._count(f"model_{error.reason}")
+            self.counts(f"model_{error.reason}")
             self._hook("sampler_stop", reason="error")
             raise _Over(Ending.MODEL_LOST) from error
         except Exception as error:
@@ -386,7 +394,7 @@ class Rollout:
             self._count_segment(input_tokens, reused_tokens, run.output_tokens, run.reasoning_tokens)
             self._intake.sampled(run.output_tokens, run.input_tokens)
             if run.drifted_turns:
-                self._count("drift", run.drifted_turns)
+                self.counts("drift", run.drifted_turns)
             if run.input_tokens is not None and reused_tokens + CACHE_SLACK_TOKENS < held_tokens:
                 self._hook("cache_reset", reason="the model's state was not all there any more")
         self._hook("sampler_stop", reason="tool_call" if self._goes_on() else "stop")
@@ -415,11 +423,13 @@ class Rollout:
     async def _run_hosted_tools(self) -> None:
         """All hosted calls of the segment at once, written in order; the client runs its own meanwhile (8A)."""
         calls, limit = self._assembly.hosted, self.create.max_tool_calls
+        if not calls:
+            return
         allowed = calls if limit is None else calls[: max(0, limit - self._hosted_calls)]
         before = len(self._assembly.items)
         with self.ledger.at(Stage.HOSTED):
             await run_hosted_round(allowed, self._engine.hosted, self._assembly, self._outbox)
-        self._count("hosted", len(allowed))
+        self.counts("hosted", len(allowed))
         self._hosted_calls += len(allowed)
         await self._intake.keep(self._assembly.items[before:])
         if len(allowed) < len(calls):
@@ -428,8 +438,11 @@ class Rollout:
 
     # --- the pause -----------------------------------------------------------------------------------------------
 
-    async def _suspend(self) -> bool:
-        """Wait until every call has its output; False if none is missing. From the last item to the wait: no checkpoint (S24)."""
+    def _suspend(self) -> bool:
+        """Begin to wait for the outputs of calls; False if none is missing. From the last item to the wait: no checkpoint (S24).
+
+        Where a rollout waits, and what it calls there, is as flat as can be: each frame is held by thousands.
+        """
         if not self.inbox.pending:
             return False
         self._pause()
@@ -443,12 +456,15 @@ class Rollout:
             self._emit(ResponseDone(Parked(self.record.response_id, self._account.report())))
         self._flush()
         self.ledger.enter(Stage.SUSPENDED)
-        await self.inbox.wait_complete(
-            patience_seconds(self._engine.limits, self._dialect), restarts=self._dialect.deadline_restarts
-        )
+        return True
+
+    def _outputs(self) -> Awaitable[None]:
+        patience = patience_seconds(self._engine.limits, self._dialect)
+        return self.inbox.wait_complete(patience, restarts=self._dialect.deadline_restarts)
+
+    def _wake(self) -> None:
         self.ledger.enter(Stage.OTHER)
         self._endings = self._dialect.sampling_endings
-        return True
 
     def _pause(self) -> None:
         items, pending = self._assembly.items, self.inbox.pending
@@ -480,9 +496,10 @@ class Rollout:
         """Post-inference, then the terminal event. Shielded and bounded: what ended the rollout cannot end this."""
         ending = self._ending or Ending.DISCONNECTED
         row = self._endings.get(ending) or self._dialect.sampling_endings[ending]
-        assert self.resource is not None, "a rollout that is finished has begun"
+        begun = self.resource
+        assert begun is not None, "a rollout that is finished has begun"
         with self.ledger.at(Stage.ENCODE):
-            self.resource = self._final_resource(self.resource, row)
+            self._final = final = self._final_resource(begun, row)
         with trio.CancelScope(
             shield=True, deadline=trio.current_time() + self._engine.limits.cleanup_seconds
         ):
@@ -500,10 +517,10 @@ class Rollout:
             },
         )
         if row.parent:
-            self.snapshot = self._intake.snapshot(self.record.response_id, self.resource)
+            self.snapshot = self._intake.snapshot(self.record.response_id, final)
             self.snapshot.warm = self._intake.let_go(self.create) if self._stays_warm(row) else None
         if row.frame is not None:
-            self._emit(_TERMINAL[row.frame](self.resource))
+            self._emit(_TERMINAL[row.frame](final))
             self._flush()
         self._report(row, ending)
 
@@ -519,13 +536,13 @@ class Rollout:
         if row.parent:  # what was accepted belongs to whoever continues
             await self._intake.take(self.inbox.take())
         with self.ledger.at(Stage.ACCOUNT):
-            self._count("account")
+            self.counts("account")
         with self.ledger.at(Stage.PERSIST):
             try:
                 self._engine.persist.rollout(self._persisted(row))
             except Exception:
                 log.exception("persisting %s failed", self.record.response_id)
-            self._count("persist")
+            self.counts("persist")
 
     async def _close_sampling(self) -> None:
         if self._intake.sampling is None:
@@ -566,7 +583,7 @@ class Rollout:
                     dialect=self._dialect.name,
                     status=row.status,
                     ending=ending.name.lower(),
-                    hooks=dict(self.counts),
+                    hooks=self.counts.as_dict(),
                     usage=self._account.totals,
                     matches=tuple(self._intake.matches),
                     ledger=self.ledger.report(),
@@ -585,14 +602,33 @@ class Rollout:
         with self.ledger.at(Stage.SEND):
             self._outbox.flush()
 
-    def _count(self, name: str, times: int = 1) -> None:
-        self.counts[name] += times
-
     def _hook(self, name: str, **members: Any) -> None:
-        self.counts[name] += 1
+        self.counts(name)
         self._tell(name, **members)
 
     def _tell(self, name: str, **members: Any) -> None:
-        """For the trace only: one name more in `counts` would double the table that each suspended rollout holds."""
-        with self.ledger.at(Stage.TRACE):
-            self._outbox.hook(name, {"response_id": self.record.response_id, **members})
+        """For the trace only: nobody counts these."""
+        if self._outbox.traced:
+            with self.ledger.at(Stage.TRACE):
+                self._outbox.hook(name, {"response_id": self.record.response_id, **members})
+
+
+class _Slot:
+    """A slot of each pool for one segment, in the ledger and in the trace."""
+
+    __slots__ = ("_rollout", "_slots")
+
+    def __init__(self, rollout: Rollout, slots: Slots) -> None:
+        self._rollout = rollout
+        self._slots = slots
+
+    async def __aenter__(self) -> None:
+        ledger = self._rollout.ledger
+        ledger.enter(Stage.QUEUE)
+        await self._slots.__aenter__()
+        ledger.enter(Stage.OTHER)
+        self._rollout._hook("slot_acquire")  # noqa: SLF001  # one module
+
+    async def __aexit__(self, *_: object) -> None:
+        self._rollout._hook("slot_release")  # noqa: SLF001
+        await self._slots.__aexit__()

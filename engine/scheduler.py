@@ -19,7 +19,7 @@ Its holder pays for the time in which it was not lent.
 
 import math
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 
@@ -86,9 +86,9 @@ class SlotPool:
         self._lent_seconds: dict[trio.lowlevel.Task, float] = {}
         """Of those who hold a slot: for how long they had lent it."""
 
-    def slot(self, *, resumed: bool, owner: str = "") -> "_Slot":
+    def slot(self, *, resumed: bool, owner: str = "") -> "Slots":
         """Hold a slot for the block. Entering is a checkpoint unless a slot is free; a cancelled wait leaves no trace."""
-        return _Slot(self, owner, resumed=resumed)
+        return Slots((self,), owner, resumed=resumed)
 
     async def acquire(self, *, resumed: bool, owner: str = "") -> None:
         """Take a slot, to be given back by `release`; as entering `slot`."""
@@ -274,21 +274,35 @@ class _Turns:
         return task
 
 
-class _Slot:
-    """A place in a pool, for one block."""
+class Slots:
+    """A place in each of some pools, for one block, taken one after the other. Entering is a checkpoint unless all are free.
 
-    __slots__ = ("_owner", "_pool", "_resumed", "_since")
+    Neither a generator nor an exit stack: every resumption goes through this.
+    """
 
-    def __init__(self, pool: SlotPool, owner: str, *, resumed: bool) -> None:
-        self._pool = pool
+    __slots__ = ("_owner", "_pools", "_resumed", "_since")
+
+    def __init__(self, pools: Sequence[SlotPool], owner: str, *, resumed: bool) -> None:
+        self._pools = pools
         self._owner = owner
         self._resumed = resumed
-        self._since = math.nan
+        self._since: list[float] = []
+        """When the place was taken in each of the first of them."""
 
     async def __aenter__(self) -> None:
-        await self._pool.acquire(resumed=self._resumed, owner=self._owner)
-        self._since = trio.current_time()
+        try:
+            for pool in self._pools:
+                await pool.acquire(resumed=self._resumed, owner=self._owner)
+                self._since.append(trio.current_time())
+        except BaseException:
+            self._release()
+            raise
 
     async def __aexit__(self, *_: object) -> None:
-        held_seconds = trio.current_time() - self._since - self._pool.take_lent_seconds()
-        self._pool.release(self._owner, held_seconds)
+        self._release()
+
+    def _release(self) -> None:
+        now = trio.current_time()
+        while self._since:
+            pool = self._pools[len(self._since) - 1]
+            pool.release(self._owner, now - self._since.pop() - pool.take_lent_seconds())

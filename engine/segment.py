@@ -1,9 +1,10 @@
 """One segment: a sampler's steps, part by part, into the assembly, within the rollout's budget.
 
-The hot path: for a text part it is one table lookup, one event, and nothing that waits.
-Waiting happens once a step: for the client, if it is behind, and for the sampler.
+The hot path: for a text part it is one event, and nothing that waits. The texts of a step are written together.
+A step may be taken in another task (`base.Taker`); the rollout's waits for the client, if that is behind, and for the end.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -42,35 +43,47 @@ class SegmentRun:
     _passed_over: set[int] = attrs.field(factory=set)
     """Calls that began beside the one call: samplers may alternate pieces, or never say that a call ends."""
 
-    async def run(self, steps: base.Steps, ledger: Ledger, outbox: Outbox) -> None:
+    async def run(
+        self, sampling: base.Sampling, appended: base.Appended, ledger: Ledger, outbox: Outbox
+    ) -> None:
         """Take steps until the segment is over. A checkpoint if the sampler's are.
 
         `BudgetSpentError`; `SamplerContractError`; whatever the sampler raises.
         """
         ledger.enter(Stage.SAMPLE)
-        async for step in steps:
-            ledger.enter(Stage.ENCODE)  # once a step, not twice an event
-            over = self.take(step)
-            ledger.enter(Stage.SEND)
-            outbox.flush()
-            await outbox.wait_writable()
-            ledger.enter(Stage.SAMPLE)  # of the last step, too: closing the sampler is its own affair
-            if over:
-                return
-        raise SamplerContractError("the sampler stopped without an End")
+        taker = _Taker(self, ledger, outbox)
+        self.assembly.deltas = outbox.deltas
+        try:
+            await base.push(sampling, appended, taker)
+        finally:
+            self.assembly.deltas = None  # thousands are suspended after this
+        if not taker.over:
+            raise SamplerContractError("the sampler stopped without an End")
 
     def take(self, step: base.Step) -> bool:
         """The parts of one step; True when the segment is over."""
+        budget = math.inf if self.budget_tokens is None else self.budget_tokens
+        texts: list[str] = []
         for part in step:
             spent = self.output_tokens + part.tokens
-            if self.budget_tokens is not None and spent > self.budget_tokens:
+            if spent > budget:
+                self._write(texts)
                 raise BudgetSpentError
             self.output_tokens = spent
-            if type(part) is base.Text:  # nearly all of them
-                self.assembly.text(part.text)
-            elif _TAKE[type(part)](self, part):
+            if type(part) is base.Text:  # nearly all of them, so they are written together
+                texts.append(part.text)
+                continue
+            self._write(texts)
+            if _TAKE[type(part)](self, part):
                 return True
+        if texts:
+            self.assembly.texts(texts)
         return False
+
+    def _write(self, texts: list[str]) -> None:
+        if texts:
+            self.assembly.texts(texts)
+            texts.clear()
 
     def _thought(self, part: base.Thought) -> bool:
         self.reasoning_tokens += part.tokens
@@ -105,6 +118,33 @@ class SegmentRun:
             raise BudgetSpentError
         self.assembly.end_segment(final=True)
         return True
+
+
+class _Taker:
+    """What a segment does with each step, in the ledger: once a step, not twice an event."""
+
+    __slots__ = ("_ledger", "_outbox", "_run", "over")
+
+    def __init__(self, run: SegmentRun, ledger: Ledger, outbox: Outbox) -> None:
+        self._run = run
+        self._ledger = ledger
+        self._outbox = outbox
+        self.over = False
+
+    def take(self, step: base.Step) -> bool:
+        self._ledger.enter(Stage.ENCODE)
+        self.over = self._run.take(step)
+        self._ledger.enter(Stage.SEND)
+        return self.over
+
+    def flush(self) -> bool:
+        writable = self._outbox.flush()
+        self._ledger.enter(Stage.SAMPLE)  # of the last step, too: closing the sampler is its own affair
+        return writable
+
+    async def rest(self) -> None:
+        with self._ledger.at(Stage.SEND):
+            await self._outbox.wait_writable()
 
 
 _TAKE: Final[Mapping[type, Callable[..., bool]]] = {

@@ -55,7 +55,8 @@ class Snapshot:
     """Those that came by items of the context, in order."""
     resource: Response | None = None
     read_by: str | None = None
-    """The model that has read all of it, and may know it still, where there is no `warm`: that of a prefix cache."""
+    """The model that has read its first `read_tokens` and may know them still, without a `warm`: by its prefix cache."""
+    read_tokens: int = 0
     warm: Warm | None = None
 
     def take_warm(

@@ -15,7 +15,7 @@ from engine.config import Limits
 from engine.exchange import ClientGone, Exchange
 from engine.recorder import HttpRecorder, NoHttpRecorder
 from protocol.errors import CATALOGUE, RemoteProtocolError, refusal
-from protocol.events import TERMINAL_CLASSES, Response, ResponseCreated, ResponseFailed, ServerEvent
+from protocol.events import TERMINAL_CLASSES, Delta, Response, ResponseCreated, ResponseFailed, ServerEvent
 from protocol.session import Record
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -88,16 +88,32 @@ class EventLog:
             self.on_created()
             self.created.set()
 
-    def flush(self) -> None:
+    def deltas(self, first: Delta) -> Callable[[Sequence[str]], None]:
+        """As `Outbox.deltas`."""
+        kind, number_and_encode = first.type, self._record.deltas(first)
+
+        def write(pieces: Sequence[str]) -> None:
+            for text in number_and_encode(pieces):
+                self._append(kind, text)
+
+        return write
+
+    def flush(self) -> bool:
         """As `Outbox.flush`."""
         if self._waiters:
             self._waiters.unpark_all()
+        return self.unsent_bytes <= self._limits.outbox_high_water_bytes
 
     async def wait_writable(self) -> None:
         """As `Outbox.wait_writable`: above the high-water mark until half of that is left."""
         if self.unsent_bytes > self._limits.outbox_high_water_bytes:
             while self.unsent_bytes > self._limits.outbox_high_water_bytes // 2:
                 await self._drained.park()
+
+    @property
+    def traced(self) -> bool:
+        """As `Outbox.traced`."""
+        return type(self._recorder) is not NoHttpRecorder
 
     def hook(self, name: str, members: Mapping[str, Any]) -> None:
         """Tell the trace."""

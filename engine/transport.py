@@ -8,11 +8,13 @@ What ends them is `aclose()`, and that is bounded.
 Errors: `TransportClosed` is the end of an open connection, whoever ended it. `HandshakeFailed` means there never was
 one; a client's `HandshakeRejected` is the case with an answer.
 Exceptions of the `async with` body leave as they are, not in a group.
+
+Longer than other modules, so that no second one has to know the library.
 """
 
 import itertools
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -76,11 +78,23 @@ class Transport(Protocol):
     def send_nowait(self, text: bytes) -> None:
         """Queue one message of UTF-8; never blocks. Raises `TransportClosed`."""
 
-    def flush(self) -> None:
-        """Send what is queued; once for each engine step. Never blocks, never raises."""
+    def send_all_nowait(self, texts: Iterable[bytes]) -> None:
+        """`send_nowait` for each."""
+
+    def flush(self) -> bool:
+        """Send what is queued; once for each engine step. Never blocks, never raises.
+
+        False: `wait_writable` would not return at once.
+        """
 
     async def wait_writable(self) -> None:
         """Return at once, without a checkpoint, if little is queued, else when the peer has read. Raises `TransportClosed`."""
+
+    def take_messages(self, on_message: Callable[[bytes], None] | None) -> None:
+        """Give messages to `on_message` as they come, in another task, instead of keeping them for `receive`. It must not raise.
+
+        Not all: those that are not plain still come by `receive`, in order. None: all of them again.
+        """
 
     async def receive(self) -> str:
         """The next text message; a checkpoint. Raises `TransportClosed`, after closing with 1003 on a binary message."""
@@ -105,15 +119,18 @@ class _WebSocketTransport:
         stream.farewell = self._farewell
 
     def send_nowait(self, text: bytes) -> None:
+        self.send_all_nowait((text,))
+
+    def send_all_nowait(self, texts: Iterable[bytes]) -> None:
         if self._connection.closed is not None:
             raise self._end()
         try:
-            self._stream.cork_text(text)
+            self._stream.cork_texts(texts)
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             raise self._end() from None
 
-    def flush(self) -> None:
-        self._stream.flush()
+    def flush(self) -> bool:
+        return self._stream.flush()
 
     async def wait_writable(self) -> None:
         try:
@@ -121,11 +138,15 @@ class _WebSocketTransport:
         except trio.BrokenResourceError:
             raise self._end() from None
 
+    def take_messages(self, on_message: Callable[[bytes], None] | None) -> None:
+        self._stream.on_message = on_message
+
     async def receive(self) -> str:
         try:
             message = await self._connection.get_message()
         except ConnectionClosed:
             raise self._end() from None
+        self._stream.taken_messages += 1
         if isinstance(message, str):
             return message
         await self.aclose(1003, "binary messages are not understood here")

@@ -1,14 +1,14 @@
 """A rollout's way to its client over a connection: events become frames, and a dead connection swallows them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import trio
 
-from engine.recorder import Recorder
+from engine.recorder import NoRecorder, Recorder
 from engine.transport import Transport, TransportClosed
-from protocol.events import ServerEvent
+from protocol.events import Delta, ServerEvent
 from protocol.session import Record
 
 
@@ -25,9 +25,28 @@ class WireOutbox:
         """Number, encode and queue."""
         self._send(self._record.send(event))
 
-    def flush(self) -> None:
-        """Let what is queued leave."""
-        self._transport.flush()
+    def deltas(self, first: Delta) -> Callable[[Sequence[str]], None]:
+        """The same for pieces of one place, several at once."""
+        number_and_encode, send_all = self._record.deltas(first), self._transport.send_all_nowait
+        if self.traced:
+            return lambda pieces: self._send_each(number_and_encode(pieces))
+
+        def write(pieces: Sequence[str]) -> None:
+            texts = number_and_encode(pieces)
+            try:
+                send_all(texts)
+            except TransportClosed:
+                return  # as `_send` does; `suppress` would cost as much as all the rest
+
+        return write
+
+    def _send_each(self, texts: Iterable[bytes]) -> None:
+        for text in texts:
+            self._send(text)
+
+    def flush(self) -> bool:
+        """Let what is queued leave; False: too much of it is left, or the client is gone."""
+        return self._transport.flush()
 
     async def wait_writable(self) -> None:
         """Wait while the client is behind; for ever, if it is gone: the reader stops the rollout then."""
@@ -36,6 +55,11 @@ class WireOutbox:
         except TransportClosed:
             # the reader has seen it too; wait for it to stop this rollout
             await trio.sleep_forever()
+
+    @property
+    def traced(self) -> bool:
+        """As `Outbox.traced`."""
+        return type(self._recorder) is not NoRecorder
 
     def hook(self, name: str, members: Mapping[str, Any]) -> None:
         """Tell the trace."""

@@ -14,7 +14,7 @@ Longer than other modules here, so that the two directions stay side by side and
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Literal, get_args, get_origin
 
@@ -615,4 +615,13 @@ class DeltaTemplate:
 
     def fill(self, piece: str, sequence_number: int) -> bytes:
         """The frame of one delta; equals `encode` of it."""
-        return b"%b%b%b%d%b" % (self._head, orjson.dumps(piece), self._middle, sequence_number, self._tail)
+        return self.fill_all((piece,), sequence_number)[0]
+
+    def fill_all(self, pieces: Iterable[str], first_number: int) -> list[bytes]:
+        """The frames of several, numbered one after the other."""
+        head, middle, tail, dumps, join = self._head, self._middle, self._tail, orjson.dumps, b"".join
+        texts, number = [], first_number
+        for piece in pieces:  # mostly one or two
+            texts.append(join((head, dumps(piece), middle, dumps(number), tail)))
+            number += 1
+        return texts

@@ -12,9 +12,8 @@ Rules:
   (and `TypeError` for text that is no Unicode).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from operator import attrgetter
 from typing import Any, Final
 
 import attrs
@@ -27,10 +26,6 @@ from protocol.items import Item
 from protocol.pending import PendingCalls
 from protocol.states import TERMINAL, ResponseState, step
 
-_PLACE_OF: Final[Mapping[type, Callable[[Any], Any]]] = {
-    cls: attrgetter(*(a.name for a in attrs.fields(cls) if a.name != "delta")) for cls in events.DELTA_CLASSES
-}
-"""All of a delta but its piece; deltas of one place share a template."""
 _OF_APPENDS: Final = frozenset({"no_response_in_progress", "response_not_found", "invalid_input"})
 """Codes of `error` frames that answer an append, if one was sent."""
 _LIFECYCLE: Final = (
@@ -47,14 +42,14 @@ _LIFECYCLE: Final = (
 """Events of the response as a whole: they carry no agent (reference 5A)."""
 
 
+DeltaWriter = Callable[[Sequence[str]], Sequence[bytes]]
+
+
 class Record:
     """One response: state, numbers, pending calls. `send` is the server's half, `follow` the client's."""
 
     __slots__ = (
-        "_extras",
-        "_lane",
-        "_place",
-        "_template",
+        "_judged",
         "dialect",
         "next_number",
         "pending",
@@ -70,11 +65,19 @@ class Record:
         self.state = ResponseState.IDLE
         self.pending = PendingCalls(response_id, dialect)
         self.next_number = 0
-        self._lane = {} if stream_id is None else {"stream_id": stream_id}
-        agent = {} if dialect.agent is None else {"agent": codec.unstructure(dialect.agent)}
-        self._extras = {**agent, **self._lane} if agent else self._lane
-        self._place: tuple[type, Any] | None = None
-        self._template: codec.DeltaTemplate | None = None
+        self._judged: codec.DeltaTemplate | None = None
+        """The deltas that were found legal, and nothing was sent since but more of them."""
+
+    @property
+    def _lane(self) -> dict[str, Any]:
+        """Of every event. Made anew each time: a dict is as large as the rest of a record, and thousands of them wait."""
+        return {} if self.stream_id is None else {"stream_id": self.stream_id}
+
+    @property
+    def _extras(self) -> dict[str, Any]:
+        """Of events that are not of the response as a whole."""
+        agent = self.dialect.agent
+        return self._lane if agent is None else {"agent": codec.unstructure(agent), **self._lane}
 
     @property
     def ended(self) -> bool:
@@ -83,9 +86,6 @@ class Record:
 
     def send(self, event: ServerEvent) -> bytes:
         """Advance by `event`, number it, encode it. `LocalProtocolError`: illegal here; nothing changed."""
-        place_of = _PLACE_OF.get(type(event))
-        if place_of is not None:
-            return self._send_delta(event, (type(event), place_of(event)))  # type: ignore[arg-type]  # narrowed by the table
         after = self._after(event, LocalProtocolError)
         number = {"sequence_number": self.next_number}
         extras = self._lane if isinstance(event, _LIFECYCLE) else self._extras
@@ -94,16 +94,27 @@ class Record:
         self._advance(event, after)
         return text
 
-    def _send_delta(self, event: events.Delta, place: tuple[type, Any]) -> bytes:
-        """The hot path: the same as any event, by a template that lasts until another event is sent."""
-        after, template = self.state, self._template
-        if place != self._place or template is None:
-            # judged once: output leads to SAMPLING, where more of it is legal on no condition and changes nothing
-            after, template = self._after(event, LocalProtocolError), codec.DeltaTemplate(event, self._extras)
-        text = template.fill(event.delta, self.next_number)
-        self.next_number += 1
-        self.state, self._place, self._template = after, place, template
-        return text
+    def deltas(self, event: events.Delta) -> DeltaWriter:
+        """`send` for all deltas at the place of `event`, whose own piece is not sent: some pieces → as many frames.
+
+        The hot path: a part's deltas differ in their pieces and numbers only. What is returned raises as `send` does,
+        and then has sent nothing.
+        """
+        template = codec.DeltaTemplate(event, self._extras)
+        fill_all = template.fill_all
+
+        def write(pieces: Sequence[str]) -> list[bytes]:
+            number = self.next_number
+            if self._judged is template:
+                texts = fill_all(pieces, number)
+            else:
+                # judged once: output leads to SAMPLING, where more of it is legal on no condition and changes nothing
+                after, texts = self._after(event, LocalProtocolError), fill_all(pieces, number)
+                self.state, self._judged = after, template
+            self.next_number = number + len(texts)
+            return texts
+
+        return write
 
     def follow(self, event: ServerEvent, number: int | None) -> None:
         """The client's half of `send`: `RemoteProtocolError` if the server broke the order or the numbers."""
@@ -132,7 +143,7 @@ class Record:
 
     def _advance(self, event: ServerEvent, after: ResponseState) -> None:
         self.state = after
-        self._place = self._template = None
+        self._judged = None
         if isinstance(event, OutputItemDone):
             self.pending.finished(event.item)
 

@@ -29,6 +29,8 @@ from typing import Final
 class ResponseState(Enum):
     """Where a response is. `IDLE`: not created yet."""
 
+    __hash__ = object.__hash__  # `Enum` has one in Python, and every event is looked up by it
+
     IDLE = auto()
     SAMPLING = auto()
     SUSPENDED = auto()
@@ -39,6 +41,8 @@ class ResponseState(Enum):
 
 class Kind(Enum):
     """What an event means to the machine; many wire types share a kind (`protocol.events` maps them)."""
+
+    __hash__ = object.__hash__
 
     CREATED = auto()
     IN_PROGRESS = auto()

@@ -59,7 +59,9 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
         "a response resumes with its first output",
         "engine.inbox",
         "        if not self._pending:\n            self.life.deadline",
-        "        if batch.outputs:\n            self._pending._open.clear()\n            self.life.deadline",
+        "        if batch.outputs:\n            for call_id in self._pending.call_ids:\n"
+        "                del self._pending._awaited[call_id]\n"
+        "            self._pending._open_count = 0\n            self.life.deadline",
         "S6",
     ),
     EngineMutant(
@@ -95,11 +97,11 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     EngineMutant(
         "an event follows the terminal one",
         "engine.rollout",
-        "            self._emit(_TERMINAL[row.frame](self.resource))\n",
-        "            self._emit(_TERMINAL[row.frame](self.resource))\n"
+        "            self._emit(_TERMINAL[row.frame](final))\n",
+        "            self._emit(_TERMINAL[row.frame](final))\n"
         "            from protocol.states import ResponseState\n"
         "            ended, self.record.state = self.record.state, ResponseState.SAMPLING\n"
-        "            self._emit(events.ResponseInProgress(self.resource))\n"
+        "            self._emit(events.ResponseInProgress(final))\n"
         "            self.record.state = ended\n",
         "R3 R2",
     ),
@@ -127,22 +129,22 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     EngineMutant(
         "a failed continuation leaves its parent in the cache",
         "engine.connection",
-        "            if failed:\n                self._cache",
-        "            if False:\n                self._cache",
+        "        if failed:\n            self._cache",
+        "        if False:\n            self._cache",
         "W5",
     ),
     EngineMutant(
         "a failed fork evicts its parent on the other lane",
         "engine.connection",
-        "self._cache.forget_continued(lane.stream_id, create.previous_response_id)",
-        "self._cache.forget_response(create.previous_response_id or str())",
+        "self._cache.forget_continued(lane.stream_id, rollout.create.previous_response_id)",
+        "self._cache.forget_response(rollout.create.previous_response_id or str())",
         "W12 W4",
     ),
     EngineMutant(
         "the latest response of a lane is forgotten",
         "engine.connection",
-        "            if rollout.snapshot is not None and self",
-        "            if rollout.snapshot is not None and lane.stream_id is None and self",
+        "        if rollout.snapshot is not None and self",
+        "        if rollout.snapshot is not None and lane.stream_id is None and self",
         "W4",
     ),
     EngineMutant(
@@ -157,16 +159,16 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     EngineMutant(
         "a second output for a call is taken, and the first one is lost",
         "protocol.pending",
-        "        if item.call_id not in self._open or item.call_id in seen:\n"
+        "        if not isinstance(self._awaited.get(item.call_id), CALLS) or item.call_id in seen:\n"
         '            raise refusal("has_output", call_id=item.call_id)\n',
-        "        self._open.setdefault(item.call_id, None)\n",
+        "        if not isinstance(self._awaited.get(item.call_id), CALLS):\n            self._open_count += 1\n",
         "S7 S4",
     ),
     EngineMutant(
         "outputs enter the context as they came",
         "protocol.pending",
-        "        ordered = [self._outputs.pop(call_id) for call_id in self._awaited if call_id in self._outputs]\n",
-        "        ordered = list(self._outputs.values())\n        self._outputs.clear()\n",
+        "            self._awaited[output.call_id] = output\n",
+        "            del self._awaited[output.call_id]\n            self._awaited[output.call_id] = output\n",
         "S11",
     ),
     EngineMutant(
@@ -186,8 +188,8 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     EngineMutant(
         "a create that is refused is not answered",
         "engine.connection",
-        "            failed = True\n            self._turn_down(lane, queued, error)\n",
-        "            failed = True\n",
+        "                failed = True\n                self._turn_down(lane, rollout.create, error, is_own=is_own)\n",
+        "                failed = True\n",
         "R7",
     ),
     EngineMutant(
@@ -221,9 +223,8 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     EngineMutant(
         "the second piece of a text is lost in its item",
         "engine.open_items",
-        "            self._emit(self._row.delta(self._id, self._index, 0, piece))\n            self._pieces.append(piece)\n",
-        "            self._emit(self._row.delta(self._id, self._index, 0, piece))\n"
-        "            if len(self._pieces) != 1:\n                self._pieces.append(piece)\n",
+        "        self._emit_pieces(pieces)\n        self._pieces += pieces\n",
+        "        self._emit_pieces(pieces)\n        self._pieces += pieces[1:] if self._pieces else pieces[:1]\n",
         "C3",
     ),
     EngineMutant(
@@ -268,8 +269,8 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     EngineMutant(
         "a place is held for seconds after the end",
         "engine.rollout",
-        '            held.callback(self._hook, "slot_release")\n',
-        "            pass\n",
+        '        self._rollout._hook("slot_release")',
+        "        pass",
         "L1",
     ),
     EngineMutant(

@@ -1,7 +1,9 @@
 """The README's generated parts. `python -m tests.readme` writes them; a test holds that they are current."""
 
 import re
+import sys
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from engine.limit_settings import limit_rows
@@ -71,19 +73,36 @@ def limits() -> str:
     return "\n".join(["| limit | default | |", "|---|--:|---|", *rows])
 
 
-PARTS: Mapping[str, Callable[[], str]] = {
+def figures() -> str | None:
+    """What the lab measured, of the results that are kept; None: the extra [lab] is not installed."""
+    if any(find_spec(name) is None for name in ("numpy", "matplotlib")):
+        return None
+    from demos.lab.figures import block  # needs the extra
+
+    return block()
+
+
+PARTS: Mapping[str, Callable[[], str | None]] = {
     "clients": clients,
     "append": lambda: mermaid("append"),
     "inject": lambda: mermaid("inject"),
     "endings": endings,
     "limits": limits,
+    "figures": figures,
 }
 
 
 def written(text: str) -> str:
-    """A README with its generated parts made anew. `KeyError`: an unknown part."""
-    return _BLOCK.sub(lambda match: f"{match[1]}\n{PARTS[match[2]]()}\n\n{match[4]}", text)
+    """A README with its generated parts made anew; what cannot be made here stays. `KeyError`: an unknown part."""
+
+    def part(match: re.Match[str]) -> str:
+        made = PARTS[match[2]]()
+        return match[0] if made is None else f"{match[1]}\n{made}\n\n{match[4]}"
+
+    return _BLOCK.sub(part, text)
 
 
 if __name__ == "__main__":
     README.write_text(written(README.read_text()))
+    if figures() is None:
+        sys.exit("The figures stay as they were: they need `pip install -e '.[lab]'`.")

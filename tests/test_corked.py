@@ -173,6 +173,46 @@ async def test_statistics_count_both_directions(autojump_clock: trio.testing.Moc
 # --- back-pressure ------------------------------------------------------------------------------------------------
 
 
+@given(st.lists(st.sampled_from(EDGE_SIZES), max_size=5))
+def test_texts_corked_together_are_the_frames_of_each(sizes: list[int]) -> None:
+    """Several at once are the same bytes and the same count as one after the other, whatever their sizes."""
+
+    async def corked(*, together: bool) -> tuple[bytes, int]:
+        stream = CorkedStream(trio.testing.memory_stream_pair()[0], LIMITS)
+        texts = [b"x" * size for size in sizes]
+        if together:
+            stream.cork_texts(texts)
+        else:
+            for text in texts:
+                stream.cork_text(text)
+        return bytes(stream._outgoing), stream.statistics().frames_out
+
+    assert trio.run(partial(corked, together=False)) == trio.run(partial(corked, together=True))
+
+
+async def test_a_flush_tells_whether_more_may_follow_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    """It says no exactly where `wait_writable` would wait, or raise."""
+    limits = Limits(outbox_high_water_bytes=1000)
+    async with running(limits, on_send=partial(trio.sleep, 1)) as (stream, _peer):
+        stream.cork_text(b"x" * 996)
+        assert stream.flush()
+        stream.cork_text(b"x")
+        assert not stream.flush()
+        await stream.wait_writable()
+        assert stream.flush()
+    assert not stream.flush()
+
+
+async def test_what_overflows_among_several_breaks_the_connection(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The bound holds within one batch of texts, too."""
+    async with running(Limits(max_outbox_bytes=1000), on_send=trio.sleep_forever) as (stream, _peer):
+        with pytest.raises(trio.BrokenResourceError, match="overflow"):
+            stream.cork_texts([b"x" * 400] * 4)
+        assert ("overflow", 0) == (stream.failure, stream.unsent_bytes)
+
+
 async def test_wait_writable_is_free_below_the_mark(autojump_clock: trio.testing.MockClock) -> None:
     """Up to the high-water mark waiting is no checkpoint."""
     async with running(Limits(outbox_high_water_bytes=102)) as (stream, _peer):

@@ -203,6 +203,69 @@ def test_any_single_cut_of_the_head_counts_alike() -> None:
         assert (counter.frames, counter.violation) == (1, None)
 
 
+@given(
+    st.one_of(
+        st.text(max_size=200).map(lambda text: client_frame(TEXT, text.encode())),
+        st.binary(max_size=140).map(lambda payload: client_frame(TEXT, payload)),
+        st.tuples(st.integers(0, 15), st.binary(max_size=20), st.booleans()).map(
+            lambda made: client_frame(made[0], made[1], final=made[2])
+        ),
+        st.binary(max_size=40),
+    ),
+    st.binary(max_size=3),
+)
+def test_a_whole_text_is_what_wsproto_reads(data: bytes, more: bytes) -> None:
+    """What is taken past the library is exactly what it would have read; all else is left, and nothing counted."""
+    counter, reader = open_counter(Limits()), FrameProtocol(client=False, extensions=[])
+    text = counter.take_text(data + more, 0.0)
+    if text is None:
+        assert (0, 0) == (counter.frames, counter.messages)
+        return
+    reader.receive_bytes(data + more)
+    (received,) = reader.received_frames()
+    assert (Opcode.TEXT, text.decode(), True) == (
+        received.opcode,
+        received.payload,
+        received.message_finished,
+    )
+    assert (1, 1, None) == (counter.frames, counter.messages, counter.violation)
+
+
+@pytest.mark.parametrize("text", ["", "a", "é" * 300, "x" * 65_535])
+def test_a_plain_text_is_taken(text: str) -> None:
+    """A whole frame of text below 64 KiB is taken."""
+    assert open_counter(Limits()).take_text(client_frame(TEXT, text.encode()), 0.0) == text.encode()
+
+
+@pytest.mark.parametrize(
+    ("before", "data"),
+    [
+        pytest.param(client_frame(TEXT, b"x", final=False), client_frame(TEXT, b"x"), id="within a message"),
+        pytest.param(client_frame(TEXT, b"xyz")[:-1], client_frame(TEXT, b"x"), id="within a frame"),
+        pytest.param(client_frame(TEXT, b"xyz")[:3], client_frame(TEXT, b"x"), id="within a header"),
+        pytest.param(b"", client_frame(TEXT, b"x" * 1001), id="too big"),
+        pytest.param(client_frame(PING) * 10, client_frame(TEXT, b"x"), id="too many"),
+        pytest.param(b"", b"\x81\xfe\x00\x01" + bytes(4) + b"x", id="size in more bytes than it needs"),
+        pytest.param(b"", b"\x81\x01x", id="not masked"),
+    ],
+)
+def test_what_is_not_plain_is_left_to_the_library(before: bytes, data: bytes) -> None:
+    """Half read messages, limits and errors go the way of all bytes."""
+    counter = open_counter()
+    counter.admit(before, 0.0)
+    frames = counter.frames
+    assert (None, frames) == (counter.take_text(data, 0.0), counter.frames)
+
+
+def test_texts_that_are_taken_count_like_others() -> None:
+    """Ten frames in a second are the limit, whichever way they come."""
+    counter, plain = open_counter(), client_frame(TEXT, b"x")
+    assert [b"x"] * 10 == [counter.take_text(plain, 0.5) for _ in range(10)]
+    counter.admit(plain, 0.9)
+    assert counter.violation is not None
+    assert (1008, 11) == (counter.violation[0], counter.frames)
+
+
 @given(st.binary(max_size=300), st.integers(1, 50))
 def test_no_bytes_make_it_raise(data: bytes, step: int) -> None:
     """Garbage is skipped or refused, and never more is admitted than was given."""

@@ -100,7 +100,7 @@ def test_resuming_a_whole_map_computes_nothing(made: Path, monkeypatch: pytest.M
     monkeypatch.setattr(claim_map, "QUICK", TINY)
     path = made / "results.jsonl"
     before = [*ResultsReader(path)]
-    computed.run("map", Namespace(quick=True, trace=None, seed=0), path, print)
+    computed.run("map", Namespace(quick=True, trace=None, seed=0, locked=False), path, print)
     after = [one for one in ResultsReader(path) if not (isinstance(one, Note) and one.topic == RESUMED)]
     assert after == before
     code, _, err = said("map", "--quick", "--out", str(made))

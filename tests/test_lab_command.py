@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="the extra [lab] is not installed")
 
-from demos.lab.bound import floor_seconds
 from demos.lab.command import FAILED, INVALID, OK, USAGE, Terminal, lab, make_parser
 from demos.lab.plan import experiments
 from demos.lab.progress import Lines, duration
 from demos.lab.records import cell_key
 from demos.lab.results import ResultsReader
+from demos.lab.split import floor_seconds
 from engine.cli import main
 from tests.test_lab_driver import SMALL, case_of
 
@@ -41,7 +41,9 @@ def test_the_quick_ladder_leaves_its_results_and_a_report(ladder: Path) -> None:
     assert page.count("<svg") >= 6
     assert "optimised#2" in page
     assert not any(mark in page for mark in ('src="http', 'href="http', "@import", "url(http"))
-    assert (ladder / "plot-01.svg").is_file()
+    pictures = {path.name for kind in ("svg", "png") for path in ladder.glob(f"*.{kind}")}
+    assert "01-time-per-rollout-65-tokens-s.png" in pictures
+    assert all(f'href="{name}"' in page for name in pictures)
 
 
 def test_the_bound_is_a_rollout_without_work(ladder: Path) -> None:

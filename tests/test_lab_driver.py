@@ -17,6 +17,7 @@ from demos.lab.records import Rollout
 from demos.lab.results import ResultsReader
 from demos.lab.rollout_run import run_case
 from demos.lab.runner import SAMPLER, expected_seconds, run_plan
+from demos.lab.scenario import FINISHED
 from demos.lab.server import KeptTraces
 from demos.lab.validity import judged
 from demos.lab.virtual import run_virtual
@@ -245,7 +246,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     run_plan(plan, 0, "virtual", whole, Watch())
     assert first.began + second.began == [("virtual", 4), ("virtual", 3)]
     assert [*ResultsReader(halves).rollouts()] == [*ResultsReader(whole).rollouts()]
-    assert [note.topic for note in ResultsReader(whole).notes()] == [SAMPLER]
+    assert [note.topic for note in ResultsReader(whole).notes()] == [SAMPLER, FINISHED]
     assert run_plan(plan, 0, "virtual", whole, Watch()).ran == 0
 
 

@@ -126,9 +126,9 @@ def test_the_report_is_made_from_the_file_alone(
             file.write(run.note)
             file.write(run.rollout)
     report = report_of(path)
-    assert [(bool(section.svg), section.source) for section in report.sections] == [(True, path.name)] * 4 + [
-        (False, path.name)
-    ]
+    assert [(bool(section.picture), section.source) for section in report.sections] == [
+        (True, path.name)
+    ] * 4 + [(False, path.name)]
     assert "20 tokens (the end is on its way) in every form" in report.sections[1].sentence
     assert report.sections[-1].sentence == "No tool ran twice: 49 rollouts of 2 calls, 42 of them cut."
     assert {check.passed for check in report.checks[:-1]} == {True}

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import pytest
 
-from demos.lab.arms import ARMS, arm_of
+from demos.lab.arms import ARMS, LADDER, arm_of
 from demos.lab.plan import Plan, PlanError, experiments, packaged_text
 from demos.lab.records import PairKey
 
@@ -98,9 +98,48 @@ def test_parts_of_the_cells_have_their_own_repeats() -> None:
     assert seen == {(65, 1, 8), (1000, 3, 1.0), (4000, 3, 1.0)}
 
 
+def test_how_fast_a_model_reads_is_an_axis_where_it_is_a_list() -> None:
+    """Each of its values is a cell and the cost of that cell's model; a single one is a cost alone."""
+    listed = plan_of(WHOLE.replace("first_token_ms = 5", "prefill_tokens_per_second = [1000, 1e9]"))
+    seen = [
+        (cell.axes["prefill_tokens_per_second"], cell.model.prefill_tokens_per_second)
+        for cell in listed.cells
+    ]
+    assert sorted(seen) == sorted([(1000, 1000), (1e9, 1e9)] * 4)
+    single = plan_of(WHOLE.replace("first_token_ms = 5", "prefill_tokens_per_second = 1000"))
+    assert all("prefill_tokens_per_second" not in cell.axes for cell in single.cells)
+
+
+def test_with_a_spread_each_block_has_a_rollout_of_its_own() -> None:
+    """All arms of a block run the same one, a second run has the same ones, and they stay around the cell's lengths."""
+    plan = plan_of(WHOLE.replace('source = "uniform"', 'source = "uniform"\nspread = 0.5'))
+    works = {case.work.name: case.work for case in plan.cases(0)}
+    assert len(works) == 2 * 3  # lengths of a rollout do not hang on the speed of its model
+    by_pair: dict[PairKey, set[object]] = defaultdict(set)
+    for case in plan.cases(0):
+        by_pair[case.key.pair].add(case.work)
+    assert {len(one) for one in by_pair.values()} == {1}
+    assert works == {case.work.name: case.work for case in plan.cases(0)}
+    steps = [step for work in works.values() for step in work.steps]
+    assert all(2 <= step.sampled_tokens <= 23 for step in steps)
+    assert len({step.sampled_tokens for step in steps}) > 3
+
+
 @pytest.mark.parametrize(
     ("found", "written", "named"),
     [
+        (
+            'source = "uniform"',
+            'source = "uniform"\nspread = 1',
+            "mine.toml: work.spread is 1; it must be less than 1",
+        ),
+        ('source = "uniform"', 'source = "alpha"\nspread = 0.1', "mine.toml: work.spread is 0.1"),
+        (
+            "first_token_ms = 5",
+            "prefill_tokens_per_second = []",
+            "prefill_tokens_per_second is an empty list",
+        ),
+        ("first_token_ms = 5", "prefill_tokens_per_second = [0]", "prefill_tokens_per_second is 0"),
         ('clock = "virtual"', 'clock = "sun"', "mine.toml: clock is 'sun'"),
         ('"append", ', '"apend", ', "mine.toml: arms[1]: there is no arm 'apend'"),
         ('"append", ', '"optimised", ', "mine.toml: arms names an arm twice"),
@@ -146,9 +185,9 @@ def test_each_packaged_experiment_can_be_read(name: str, quick: bool) -> None:
 
 
 def test_the_ladder_has_all_arms_and_a_control() -> None:
-    """It runs every row of the table at three speeds, and the optimised one twice."""
+    """It runs every rung at three speeds, and the optimised one twice."""
     plan = Plan.load("ladder")
-    assert plan.arms == (*ARMS, "optimised#2")
+    assert plan.arms == (*LADDER, "optimised#2")
     assert {cell.axes["tokens_per_second"] for cell in plan.cells} == {65, 1000, 4000}
 
 

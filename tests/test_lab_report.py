@@ -24,7 +24,7 @@ from demos.lab import canvas, maps, plots, timeline
 from demos.lab.page import page
 from demos.lab.publish import terminal, write
 from demos.lab.records import Note, Tokens
-from demos.lab.report import Check, Report, Section, Table, shown
+from demos.lab.report import Check, Picture, Report, Section, Table, shown
 from demos.lab.statistics import compare
 from demos.lab.validity import judged
 from demos.lab.wording import saving_sentence, trust
@@ -44,8 +44,8 @@ CLAIMS = (
 )
 SPANS = (timeline.Span("server", "sampling", 0, 1, "s"), timeline.Span("client", EVIL, 1, 1.2))
 
-DRAWINGS: dict[str, Callable[..., str]] = {
-    "lines": lambda **how: plots.lines(
+DRAWINGS: dict[str, Callable[[], Picture]] = {
+    "lines": lambda: plots.lines(
         [
             plots.Series(EVIL, (1, 10), (0.5, None), (0.4, None), (0.6, None)),
             plots.Series("b", (1, 10), (0.1, -0.2)),
@@ -55,50 +55,34 @@ DRAWINGS: dict[str, Callable[..., str]] = {
         y_label="saving",
         percent=True,
         level=0.4,
-        **how,
     ),
-    "logarithmic lines": lambda **how: plots.lines(
-        [plots.Series("a", (1, 10), (1, 1000))],
-        title="t",
-        x_label="n",
-        y_label="ms",
-        log_x=True,
-        log_y=True,
-        **how,
+    "logarithmic lines": lambda: plots.lines(
+        [plots.Series("a", (1, 10), (1, 1000))], title="t", x_label="n", y_label="ms", log_x=True, log_y=True
     ),
-    "waterfall": lambda **how: plots.waterfall(
+    "waterfall": lambda: plots.waterfall(
         (EVIL, 10.0),
         [plots.Step("a", -4.0, -5.0, -3.0, marked=True), plots.Step("b", 1.0)],
         "end",
         title="t",
         unit="s",
         marked="m",
-        **how,
     ),
-    "intervals": lambda **how: plots.intervals(
+    "intervals": lambda: plots.intervals(
         [plots.Estimate(EVIL, 0.4, 0.3, 0.5), plots.Estimate("b", 0.1), plots.Estimate("c", None)],
         title="t",
         x_label="saving",
         level=0,
         percent=True,
-        **how,
     ),
-    "stages": lambda **how: plots.stages(
-        {EVIL: {"decode": 1.0, "other": 0.1}, "append": {"encode": 0.2}, "empty": {}},
-        title="t",
-        unit="ms",
-        **how,
+    "stages": lambda: plots.stages(
+        {EVIL: {"decode": 1.0, "other": 0.1}, "append": {"encode": 0.2}, "empty": {}}, title="t", unit="ms"
     ),
-    "claim map": lambda **how: maps.claim_map(PANELS, CLAIMS, title="t", **how),
-    "flat claim map": lambda **how: maps.claim_map(
-        [attrs.evolve(PANELS[0], saving=[[0.3] * 3] * 3)], title="t", **how
+    "claim map": lambda: maps.claim_map(PANELS, CLAIMS, title="t"),
+    "flat claim map": lambda: maps.claim_map([attrs.evolve(PANELS[0], saving=[[0.3] * 3] * 3)], title="t"),
+    "strip": lambda: maps.strip(
+        [EVIL, "b"], ["x", "y"], [(1.0, None), (3.0, None)], title="t", unit="s", better="high"
     ),
-    "strip": lambda **how: maps.strip(
-        [EVIL, "b"], ["x", "y"], [(1.0, None), (3.0, None)], title="t", unit="s", better="high", **how
-    ),
-    "timeline": lambda **how: timeline.timeline(
-        SPANS, [timeline.Message("server", "client", 1, 1.1)], title="t", **how
-    ),
+    "timeline": lambda: timeline.timeline(SPANS, [timeline.Message("server", "client", 1, 1.1)], title="t"),
 }
 
 drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
@@ -107,28 +91,26 @@ drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
 @drawing
 def test_the_same_data_is_the_same_picture(draw):
     """A plot drawn twice has the same bytes, whatever was drawn between; there is no date in it."""
-    first = draw()
+    first = draw().svg
     DRAWINGS["stages"]()
-    assert draw() == first
+    assert draw().svg == first
     assert not re.search(r"\b20\d\d-\d\d-\d\d", first)
 
 
 @drawing
 def test_a_picture_is_one_well_formed_element(draw):
     """A plot is an <svg> element that stands alone, and nothing in a label gets out of it as markup."""
-    root = ET.fromstring(draw())
+    root = ET.fromstring(draw().svg)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert not [one for one in root.iter() if isinstance(one.tag, str) and one.tag.endswith("}script")]
 
 
 @drawing
-def test_a_picture_is_also_written_as_png(draw, tmp_path):
-    """A path makes a PNG file beside the text, the same each time."""
-    draw(png=tmp_path / "a.png")
-    draw(png=tmp_path / "b.png")
-    data = (tmp_path / "a.png").read_bytes()
-    assert data.startswith(b"\x89PNG")
-    assert (tmp_path / "b.png").read_bytes() == data
+def test_a_picture_is_also_a_png(draw):
+    """The same sheet as a PNG file, the same bytes each time."""
+    png = draw().png
+    assert png.startswith(b"\x89PNG")
+    assert draw().png == png
 
 
 def test_another_number_is_another_picture():
@@ -191,8 +173,8 @@ REPORT = Report(
     header=HEADER,
     summary=("append takes less", EVIL),
     sections=(
-        Section(title=EVIL, sentence=EVIL, source=EVIL, svg=PICTURE, table=TABLE, caveat=EVIL),
-        Section(title="again", sentence="s", source="results.jsonl", svg=PICTURE),
+        Section(title=EVIL, sentence=EVIL, source=EVIL, picture=PICTURE, table=TABLE, caveat=EVIL),
+        Section(title="again", sentence="s", source="results.jsonl", picture=PICTURE),
         Section(title="a table only", sentence="s", source="results.jsonl", table=TABLE),
     ),
     method=(EVIL,),
@@ -231,7 +213,8 @@ def test_a_page_needs_nothing():
     seen = Page(page(REPORT))
     assert not {"script", "link", "img", "iframe", "object"} & set(seen.tags)
     outside = {address for address in seen.addresses if not address.startswith(("#", "data:text/csv;"))}
-    assert outside == {
+    pictures = {f"{REPORT.sections[at].stem(at + 1)}.{kind}" for at in (0, 1) for kind in ("svg", "png")}
+    assert outside == pictures | {
         "results.jsonl",
         "javascript%3Aalert%281%29",
         "%3Cscript%3Ealert%28%27x%27%29%3C/script%3E%20%26%20%22quotes%22%20--%3E%20%245",
@@ -243,7 +226,9 @@ def test_a_page_needs_nothing():
 def test_pictures_share_a_page_without_sharing_ids():
     """An id occurs once, and each reference within a picture finds its own."""
     other = DRAWINGS["timeline"]()
-    report = attrs.evolve(REPORT, sections=(REPORT.sections[0], attrs.evolve(REPORT.sections[1], svg=other)))
+    report = attrs.evolve(
+        REPORT, sections=(REPORT.sections[0], attrs.evolve(REPORT.sections[1], picture=other))
+    )
     seen = Page(page(report))
     assert len(seen.ids) == len(set(seen.ids))
     wanted = {address[1:] for address in seen.addresses if address.startswith("#")}
@@ -292,14 +277,28 @@ def test_a_report_is_a_page_and_its_pictures(tmp_path):
     """Each plot is also a file of its own that an image viewer opens."""
     path = write(REPORT, tmp_path / "out")
     assert path.read_text() == page(REPORT)
-    assert sorted(one.name for one in path.parent.iterdir()) == ["plot-01.svg", "plot-02.svg", "report.html"]
-    ET.parse(path.parent / "plot-01.svg")
+    stems = ["01-script-alert-x-script-quotes-5", "02-again"]
+    files = [f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")]
+    assert sorted(one.name for one in path.parent.iterdir()) == [*files, "report.html"]
+    ET.parse(path.parent / f"{stems[0]}.svg")
+    assert (path.parent / f"{stems[0]}.png").read_bytes() == PICTURE.png
+
+
+def test_a_report_made_again_leaves_no_picture_behind(tmp_path):
+    """What only the page before showed goes with it; other files stay."""
+    path = write(REPORT, tmp_path)
+    (tmp_path / "03-mine.png").touch()
+    first, second, third = REPORT.sections
+    write(attrs.evolve(REPORT, sections=(first, attrs.evolve(second, title="renamed"), third)), tmp_path)
+    names = {one.name for one in path.parent.iterdir()}
+    assert {"02-renamed.png", "02-renamed.svg", "03-mine.png"} <= names
+    assert not {"02-again.png", "02-again.svg"} & names
 
 
 def test_no_picture_but_ours_gets_in():
     """A section's picture is one <svg> element."""
     with pytest.raises(ValueError, match="one <svg> element, not '<img"):
-        Section(title="t", sentence="s", source="f", svg="<img src=x>")
+        Picture("<img src=x>", b"")
 
 
 def test_a_table_is_rectangular():
@@ -386,6 +385,10 @@ def test_a_run_in_order_passes_each_check_that_it_measured():
         "intervals stated": (True, "1 comparisons, each with its interval"),
         "A/A shows no difference": (True, "optimised twice: saving 0.0 % to 0.0 %"),
         "warm baseline": (True, "at most 1 connections of a client in arms that keep theirs"),
+        "cold, warm and resumed turns apart": (
+            True,
+            "20 cold, 0 warm and 20 resumed turns, each kind by itself",
+        ),
         "generator on time": (True, "p99 0.20 ms late, bound 10 ms"),
         "server time explained": (True, "median residual: append 1.0 %, optimised 1.0 %"),
         "virtual and wall clock agree": (True, "\N{MINUS SIGN}1.3 % apart, tolerance 5.0 %"),

@@ -77,10 +77,13 @@ def test_a_header_is_one_flat_line():
         "config",
         "seed",
         "began",
+        "submission_valid",
+        "conflicts",
         "commit",
         "dirty",
         "versions",
         "host",
+        "code",
     ]
     assert from_json(line) == HEADER
 

@@ -8,20 +8,21 @@ import trio
 
 pytest.importorskip("matplotlib", reason="the extra [lab] is not installed")
 
-from demos.lab import scale
+from demos.lab import scale_window
 from demos.lab.environment import environment
 from demos.lab.records import Note
 from demos.lab.report import Report
 from demos.lab.results import ResultsFile
-from demos.lab.scale import SCALE, ScalePlan, config, lateness, measure, quantiles
+from demos.lab.scale import SCALE, ScalePlan, config, measure
 from demos.lab.scale_report import added, beyond_context, chosen, noise, report_of
+from demos.lab.scale_window import lateness, quantiles
 
-QUIET = {"before": 4.0, "with": 5.0, "after": 4.5}
-"""The 99th percentile of lateness in ms, when."""
+QUIET = {"without": [4.0, 4.5, 4.0, 100.0, 4.0, 4.5], "with": [5.0, 100.0, 5.0, 5.2, 4.0]}
+"""The 99th percentile of lateness in ms, window by window; one of each kind was disturbed."""
 
 
 def detail_of(
-    count: int, collector: str, late: dict[str, float], *, bytes_each: float | None = 13_000.0
+    count: int, collector: str, late: dict[str, list[float]], *, bytes_each: float | None = 13_000.0
 ) -> dict[str, Any]:
     """What a run leaves of one count under one collector, with all figures but these the same."""
 
@@ -52,7 +53,7 @@ def detail_of(
         },
         "full_collection_ms": 60.0,
         "load": [1.0, 2.0],
-        "windows": {when: [window(p99), window(100.0), window(p99)] for when, p99 in late.items()},
+        "windows": {when: list(map(window, each)) for when, each in late.items()},
     }
 
 
@@ -77,11 +78,17 @@ def test_lateness_is_against_the_line_through_the_earliest_token() -> None:
     assert quantiles([float(value) for value in range(101)]) == (50.0, 99.0)
 
 
-def test_what_the_suspended_add_is_against_the_better_of_before_and_after() -> None:
-    """The median of the windows counts, so that one hiccup in three does not."""
+def test_what_the_suspended_add_is_the_difference_of_the_medians() -> None:
+    """So that one hiccup in five does not count; nor does it for what two measurements of the same differ by."""
     detail = detail_of(10, "default", QUIET)
-    assert added(detail) == pytest.approx(1.0)
-    assert noise([detail]) == pytest.approx(0.5)
+    assert added(detail) == pytest.approx(5.0 - 4.25)
+    assert noise([detail]) == pytest.approx(4.5 - 4.0)
+
+
+def test_the_worst_of_all_counts_is_what_measurements_differ_by() -> None:
+    """Of several runs, the one whose windows without suspended rollouts are furthest apart."""
+    calm, restless = {"without": [4.0, 4.0], "with": [4.0]}, {"without": [7.0, 4.0], "with": [4.0]}
+    assert noise([detail_of(1, "default", calm), detail_of(10, "default", restless)]) == pytest.approx(3.0)
 
 
 def test_memory_is_without_the_context_and_of_few_not_known() -> None:
@@ -100,10 +107,10 @@ def test_memory_is_without_the_context_and_of_few_not_known() -> None:
 )
 def test_another_collector_must_earn_it(late_ms: float, pause_ms: float, name: str) -> None:
     """It is taken if its pauses are shorter by more than the noise and a step, and no token is later by more than that."""
-    late = {"before": 4.0, "with": 6.0, "after": 4.0}
-    other = detail_of(100, "freeze", {**late, "with": late_ms})
+    late = {"without": [4.0, 4.0], "with": [6.0]}
+    other = detail_of(100, "freeze", {**late, "with": [late_ms]})
     other["suspending"] = {**other["suspending"], "longest_pause_ms": pause_ms}
-    at_one = detail_of(1, "default", {**late, "with": 99.0})  # the largest count decides
+    at_one = detail_of(1, "default", {**late, "with": [99.0]})  # the largest count decides
     choice, why = chosen([at_one, detail_of(100, "default", late), other], 2.0)
     assert choice == name
     assert f"taken is {name}" in why
@@ -117,7 +124,7 @@ def test_the_report_says_choice_bounds_and_load(tmp_path: Path) -> None:
         for name in ("default", "both")
     ]
     report = reported(tmp_path / "results.jsonl", details)
-    assert [bool(section.svg) for section in report.sections] == [True] * 4 + [False]
+    assert [bool(section.picture) for section in report.sections] == [True] * 4 + [False]
     assert {section.source for section in report.sections} == {"results.jsonl"}
     memory, late = report.sections[:2]
     assert memory.sentence == "With 100 of them: default 11.70 kB, both 11.70 kB. The bound is 12."
@@ -132,7 +139,7 @@ def test_the_report_says_choice_bounds_and_load(tmp_path: Path) -> None:
 def test_a_broken_bound_fails_the_report(tmp_path: Path) -> None:
     """So do runs in which fewer were suspended than were asked for."""
     details = [
-        detail_of(100, "default", {"before": 4.0, "with": 9.5, "after": 4.0}, bytes_each=13_301.0)
+        detail_of(100, "default", {"without": [4.0, 4.0], "with": [9.5]}, bytes_each=13_301.0)
         | {"suspended": 99}
     ]
     failed = {check.name for check in reported(tmp_path / "results.jsonl", details).failures}
@@ -140,12 +147,13 @@ def test_a_broken_bound_fails_the_report(tmp_path: Path) -> None:
 
 
 def test_a_measurement_holds_as_many_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run for real, with a short stream: 30 rollouts on two connections are suspended at once, and streams and resumes seen."""
-    monkeypatch.setattr(scale, "STREAMS", 2)
-    plan = ScalePlan(counts=(30,), collectors=("freeze",), tokens=60, windows=1)
+    """Run for real, with a short stream: 30 rollouts on two connections are suspended at once, twice; each time all windows are seen."""
+    monkeypatch.setattr(scale_window, "STREAMS", 2)
+    plan = ScalePlan(counts=(30,), collectors=("freeze",), tokens=60, rounds=2, windows=2)
     detail = trio.run(measure, plan, 30, "freeze")
     assert (detail["suspended"], detail["memory"]) == (30, None)
-    for (window,) in detail["windows"].values():
+    assert {when: len(windows) for when, windows in detail["windows"].items()} == {"without": 6, "with": 4}
+    for window in (window for windows in detail["windows"].values() for window in windows):
         assert 0 <= window["late_p50_ms"] <= window["late_p99_ms"] <= window["late_max_ms"]
         assert window["resumes"] >= 2
 

@@ -238,3 +238,10 @@ def test_savings_of_single_pairs_are_a_distribution():
     """Beside the ratio of totals stands how it spreads over rollouts."""
     seen = compared(paired([(10.0, 10.0 - saved) for saved in range(11)]))
     assert (seen.savings.p10, seen.savings.p50, seen.savings.p90) == pytest.approx((0.1, 0.5, 0.9))
+
+
+def test_intervals_that_are_judged_together_are_wider():
+    """The interval of one of five comparisons holds that of the comparison alone, and more."""
+    records = paired([(10.0 + number, 10.0 + number + number % 3) for number in range(20)])
+    alone, together = (compared(records, of=of).ratio_interval for of in (1, 5))
+    assert together.low < alone.low < alone.high < together.high

@@ -126,6 +126,26 @@ def test_uniform_has_one_step_more_than_calls():
     assert work == Work("uniform-2-50", 50, (Step(3, 4, 1.5), Step(3, 4, 1.5), Step(3, 4, 0.0)))
 
 
+@given(seed=st.integers(0, 2**32), number=st.integers(0, 99), spread=st.floats(0.01, 0.9))
+def test_varied_ones_are_of_the_same_kind(seed, number, spread):
+    """As many calls after the same history, and lengths within both draws; the same seed and number give the same one."""
+    work = workload.uniform(5, 1_000, new_tokens=200, sampled_tokens=100, tool_seconds=2.0)
+    other = workload.varied(work, spread, number, seed)
+    assert other == workload.varied(work, spread, number, seed)
+    assert (other.calls, other.history_tokens, other.tool_seconds) == (5, 1_000, 10.0)
+    low, high = (1 - spread) ** 2, (1 + spread) ** 2
+    assert all(round(200 * low) <= step.new_tokens <= round(200 * high) for step in other.steps)
+    assert all(round(100 * low) <= step.sampled_tokens <= round(100 * high) for step in other.steps)
+
+
+def test_varied_ones_are_as_long_as_what_they_vary_in_the_mean():
+    """And no two are alike."""
+    work = workload.uniform(30, 0, new_tokens=200, sampled_tokens=20)
+    others = [workload.varied(work, 0.3, number, 0) for number in range(300)]
+    assert statistics.fmean(one.sampled_tokens for one in others) == pytest.approx(31 * 20, rel=0.03)
+    assert len({one.steps for one in others}) == 300
+
+
 def test_uniform_refuses_negative_calls():
     """A rollout has no fewer than no calls."""
     with pytest.raises(WorkloadError, match="calls is -1"):

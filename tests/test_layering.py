@@ -40,9 +40,11 @@ IMPORTERS: Mapping[str, tuple[str, ...]] = {
     "opentelemetry": ("demos/lab/telemetry.py",),
     "numpy": ("demos/lab/statistics.py", "demos/lab/maps.py"),
     "matplotlib": (
+        "demos/lab/budget_plot.py",
         "demos/lab/canvas.py",
         "demos/lab/plots.py",
         "demos/lab/maps.py",
+        "demos/lab/peers_plot.py",
         "demos/lab/timeline.py",
     ),
     "h11": (

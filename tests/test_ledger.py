@@ -122,16 +122,6 @@ def test_a_ledger_may_start_before_it_was_made():
     assert (30, 30) == (report.wall_ns, report.stages["other"])
 
 
-def test_the_time_of_a_stage_that_is_over_can_be_read_alone():
-    """`spent_ns` is what a stage had when it was left."""
-    clock = FakeClock()
-    ledger = Ledger(clock)
-    with ledger.at(Stage.DECODE):
-        clock.now = 7
-    clock.now = 100
-    assert (7, 0) == (ledger.spent_ns(Stage.DECODE), ledger.spent_ns(Stage.SAMPLE))
-
-
 def test_the_report_as_json_is_flat_and_rounded():
     """The JSON has the wall time, the segments, the residual to six places, and each stage under its name."""
     clock = FakeClock()

@@ -14,6 +14,7 @@ from engine.intake import Intake
 from engine.ledger import Ledger
 from engine.prefix_cache import PrefixCache, chain_from, chain_of
 from engine.samplers.base import Appended, Prompt
+from engine.samplers.paced import Pace, Paced
 from engine.samplers.scripted import END, Scripted, call, say
 from engine.stages import Classify
 from engine.testing import serving, simulated_engine
@@ -240,6 +241,83 @@ async def test_what_the_model_need_not_read_again_is_reported(autojump_clock):
     assert [(count, 0) for count, _ in optimised] == naive
     (first, none), (second, cached), (third, more) = optimised
     assert (0, True, True) == (none, first < cached < second, second < more < third)
+
+
+async def prompted(engine, cache, text, model="m"):
+    """A request with this one message after those that are known: what it found, and what its model is to read."""
+    history = tuple(Message("user", word) for word in text.split())
+    chain = chain_of("me", Preamble(), history)
+    prefix = cache.find(chain)
+    intake = Intake(engine, Ledger(engine.clock_ns), lambda _: None)
+    rest = history[prefix.items if prefix else 0 :]
+    await intake.open(ResponseCreate(model=model, input=rest), prefix.snapshot if prefix else None)
+    kept = cache.keep(chain, intake.snapshot("resp_1"), (), goes_on=prefix)
+    appended = intake.next_segment()
+    return kept, appended.prefix_tokens, len(appended.tokens)
+
+
+async def test_what_was_read_before_a_cut_is_not_lost_by_it():
+    """A request that ends before its model has read it hides the prefix it went on from, and knows what was read of that."""
+    engine = Engine.make(Scripted([]))
+    cache = PrefixCache(engine.limits, engine.classify)
+    first, none, size = await prompted(engine, cache, "one two")
+    first.was_read("m")
+    _, cut, _ = await prompted(engine, cache, "one two three")
+    again, after_a_cut, _ = await prompted(engine, cache, "one two three")
+    _, by_another, _ = await prompted(engine, cache, "one two three", "n")
+    _, after_another, whole = await prompted(engine, cache, "one two three")
+    again.was_read("m")
+    assert (0, size, size, 0, size) == (none, cut, after_a_cut, by_another, after_another)
+    assert size < whole
+
+
+async def test_a_cut_before_anything_was_read_leaves_nothing_read():
+    """As after a warm-up: the context is known, the model's state is not."""
+    engine = Engine.make(Scripted([]))
+    cache = PrefixCache(engine.limits, engine.classify)
+    found = [(await prompted(engine, cache, "one two"))[1] for _ in range(2)]
+    assert [0, 0] == found
+
+
+async def test_an_answer_is_read_if_what_it_answers_was():
+    """Who has read the question has written the answer; one to a question of which only the beginning was read was not."""
+    engine = Engine.make(Scripted([]))
+    cache = PrefixCache(engine.limits, engine.classify)
+    first, _, _ = await prompted(engine, cache, "one")
+    first.was_read("m")
+    longer, known, size = await prompted(engine, cache, "one two")
+    chain = chain_of("me", Preamble(), tuple(Message("user", word) for word in ("one", "two")))
+    snapshot, answer = longer.snapshot, [item("three", id="msg_1")]
+    unread = cache.keep_with_output(chain, longer, snapshot, answer).snapshot
+    assert (("m", known), True) == ((unread.read_by, unread.read_tokens), known < size)
+    longer.was_read("m")
+    read = cache.keep_with_output(chain, longer, snapshot, answer).snapshot
+    assert ("m", len(read.context)) == (read.read_by, read.read_tokens)
+
+
+async def test_a_client_that_leaves_while_the_model_reads_finds_the_prefix_again(autojump_clock):
+    """Over HTTP: the request before the cut, the cut one, and the same once more, which reads no more than it would have."""
+    pace = Pace(tokens_per_second=1000, first_token_seconds=0.1, prefill_tokens_per_second=1000)
+    cached = []
+    for cuts in (False, True):
+        paced = Paced(Scripted(lambda prompt: [[*say("well then"), END]]), pace, tick_seconds=0.01)
+        engine = simulated_engine(paced, seed=1)
+        async with trio.open_nursery() as nursery, serving(engine) as served:
+            nursery.start_soon(paced.run)
+            stream = await served.open_stream()
+            client = HttpPeer(stream)
+            history = [{"role": "user", "content": "one two three"}]
+            history += (await client.create(input=history)).json["output"]
+            history += [{"role": "user", "content": "word " * 1000}]
+            if cuts:
+                with trio.move_on_after(0.5):
+                    await client.create(input=history)
+                await stream.aclose()
+                client = HttpPeer(await served.open_stream())
+            usage = (await client.create(input=history)).json["usage"]
+            cached.append(usage["input_tokens_details"]["cached_tokens"])
+            nursery.cancel_scope.cancel()
+    assert cached[0] == cached[1] > 0
 
 
 async def test_another_model_has_read_nothing(autojump_clock):

@@ -3,6 +3,7 @@
 from collections import deque
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 from hypothesis import given, settings
@@ -356,6 +357,51 @@ def test_deltas_of_any_places_are_the_plain_encoding(deltas: list[Any]) -> None:
     for delta in deltas:
         number = record.next_number
         assert record.send(delta) == codec.encode(delta, {"sequence_number": number})
+
+
+@pytest.mark.parametrize("dialect", [APPEND, INJECT])
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.lists(wire.texts, max_size=3), st.booleans()), min_size=1, max_size=8
+    )
+)
+def test_pieces_of_a_place_are_sent_as_its_deltas(
+    dialect: Dialect, runs: list[tuple[int, list[str], bool]]
+) -> None:
+    """Several places by turns, other events in between: the same bytes, numbers and state as one delta after the other."""
+    written, sent = begun(dialect, "lane-1"), begun(dialect, "lane-1")
+    places = [events.OutputTextDelta("msg_1", place, 0, "") for place in range(3)]
+    writers = [written.deltas(place) for place in places]
+    for place, pieces, other in runs:
+        expected = [sent.send(attrs.evolve(places[place], delta=piece)) for piece in pieces]
+        assert expected == list(writers[place](pieces))
+        if other:
+            part = events.ContentPartAdded("msg_1", place, 1, items.OutputText(""))
+            assert sent.send(part) == written.send(part)
+    assert sent.next_number == written.next_number
+
+
+def test_pieces_are_refused_where_their_delta_would_be() -> None:
+    """After the end none is written, and no number is taken."""
+    record = begun(APPEND)
+    write = record.deltas(events.OutputTextDelta("msg_1", 0, 0, ""))
+    write(["a"])
+    record.send(events.ResponseFailed(events.Response("resp_1", 0, "m")))
+    number = record.next_number
+    with pytest.raises(LocalProtocolError, match="illegal in state"):
+        write(["b"])
+    assert number == record.next_number
+
+
+def test_of_pieces_that_cannot_be_written_none_is_sent() -> None:
+    """Half a character among them burns no number, and the next pieces are as if nothing had been."""
+    record = begun(APPEND)
+    write = record.deltas(events.OutputTextDelta("msg_1", 0, 0, ""))
+    number = record.next_number
+    with pytest.raises(TypeError):
+        write(["a", "\ud83d"])
+    assert number == record.next_number
+    assert b'"sequence_number":%d' % number in write(["a"])[0]
 
 
 def begun(dialect: Dialect, stream_id: str | None = None) -> Record:

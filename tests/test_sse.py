@@ -346,6 +346,30 @@ def test_without_a_writer_nothing_is_queued():
     assert (0, 0) == (silent.unsent_bytes, gone.unsent_bytes)
 
 
+def test_pieces_are_written_as_their_deltas():
+    """Several at once are the bytes of one delta after the other, queued and kept."""
+    together, each = log_with(), log_with()
+    first = events.OutputTextDelta("msg_1", 0, 0, "")
+    begin(together)
+    begin(each)
+    together.deltas(first)(["a", "b"])
+    for piece in "ab":
+        each.emit(events.OutputTextDelta("msg_1", 0, 0, piece))
+    assert each.events_from(2) == together.events_from(2)
+    assert each.take() == together.take()
+
+
+def test_a_flush_tells_whether_the_writer_keeps_up():
+    """Above the mark it says no, until half of it is taken."""
+    log = log_with(Limits(outbox_high_water_bytes=1000))
+    begin(log)
+    log.take()
+    log.take()
+    assert log.flush()
+    log.emit(events.OutputItemAdded(0, Message("assistant", (OutputText("x" * 2000),), id="msg_1")))
+    assert not log.flush()
+
+
 async def test_the_rollout_waits_for_its_writer(autojump_clock):
     """Above the mark it waits, at half of it it goes on; when the writer is gone it goes on at once."""
     limits = Limits(outbox_high_water_bytes=1000)

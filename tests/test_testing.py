@@ -22,6 +22,7 @@ from engine.samplers.base import (
     Prompt,
     Sampling,
     Steps,
+    Taker,
     Text,
 )
 from engine.samplers.improv import Improv
@@ -241,6 +242,100 @@ def test_a_broken_sampler_is_told_its_rule(sampler: Broken, rule: int) -> None:
     """Each way to break a rule is found, and the error names the rule."""
     with pytest.raises(AssertionError, match=f"rule {rule} of engine.samplers.base"):
         check_sampler(lambda: sampler)
+
+
+@attrs.define
+class Pushing(Broken):
+    """A sampler that pushes its one segment by a function."""
+
+    pushes: Any = None
+
+    async def push(self, appended: Appended, taker: Taker) -> None:
+        await trio.lowlevel.checkpoint()
+        await self.pushes(taker)
+
+
+async def says_three_words(_appended: Appended) -> Steps:
+    for word in "abc":
+        await trio.lowlevel.checkpoint()
+        yield (Text(word),)
+    await trio.lowlevel.checkpoint()
+    yield (End(),)
+
+
+THREE_WORDS = [(Text("a"),), (Text("b"),), (Text("c"),), (End(),)]
+
+
+async def hands_over(taker: Taker, steps: Any = THREE_WORDS) -> None:
+    for step in steps:
+        over = taker.take(step)
+        if not taker.flush():
+            await taker.rest()
+        if over:
+            return
+
+
+async def says_less(taker: Taker) -> None:
+    await hands_over(taker, [(Text("a"),), (End(),)])
+
+
+async def stops_pushing_without_end(taker: Taker) -> None:
+    await hands_over(taker, THREE_WORDS[:2])
+
+
+async def ignores_that_it_is_enough(taker: Taker) -> None:
+    for step in THREE_WORDS:
+        taker.take(step)
+        if not taker.flush():
+            await taker.rest()
+
+
+async def ignores_that_it_should_rest(taker: Taker) -> None:
+    for step in THREE_WORDS:
+        over = taker.take(step)
+        taker.flush()
+        if over:
+            return
+
+
+async def keeps_what_the_taker_raises(taker: Taker) -> None:
+    with suppress(Exception):
+        await hands_over(taker)
+
+
+async def hands_over_when_it_is_over(taker: Taker) -> None:
+    async def late() -> None:
+        with suppress(Exception):
+            await trio.sleep(0.5)
+            taker.take((Text("late"),))
+
+    try:
+        await hands_over(taker)
+    finally:
+        trio.lowlevel.spawn_system_task(late)
+
+
+@pytest.mark.parametrize(
+    ("pushes", "words"),
+    [
+        (says_less, "rule 8.*pushed are"),
+        (stops_pushing_without_end, "rule 1.*without an End"),
+        (ignores_that_it_is_enough, "rule 8.*enough"),
+        (ignores_that_it_should_rest, "rule 8.*has to rest"),
+        (keeps_what_the_taker_raises, "rule 8.*does not come out"),
+        (hands_over_when_it_is_over, "rule 8.*push is over"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_sampler_that_pushes_wrongly_is_told_so(pushes: Any, words: str) -> None:
+    """Each way to break the rule of pushing is found."""
+    with pytest.raises(AssertionError, match=words):
+        check_sampler(lambda: Pushing(says_three_words, pushes=pushes))
+
+
+def test_a_sampler_that_pushes_rightly_passes() -> None:
+    """The same words by both ways, whatever the taker does."""
+    assert check_sampler(lambda: Pushing(says_three_words, pushes=hands_over)) > 10
 
 
 def test_a_sampler_that_never_stops_calling_cannot_be_checked() -> None:

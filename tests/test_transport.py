@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.config import Limits
 from engine.transport import (
@@ -20,7 +22,7 @@ from engine.transport import (
     serve_transport,
 )
 from tests.bench import send_message_transport
-from tests.wire import CLOSE, CONTINUATION, FINAL, PING, PONG, REQUEST, TEXT, WirePeer, client_frame
+from tests.wire import CLOSE, CONTINUATION, FINAL, PING, PONG, REQUEST, TEXT, WirePeer, client_frame, simulate
 
 LIMITS = Limits()
 URL = "ws://localhost/v1/responses?model=m"
@@ -35,6 +37,20 @@ async def echo(transport: ServerTransport) -> None:
     while True:
         transport.send_nowait((await transport.receive()).encode())
         transport.flush()
+
+
+async def echo_at_once(transport: ServerTransport) -> None:
+    """The same, in the library's task where a message need not pass through the library."""
+
+    def answer(text: bytes) -> None:
+        transport.send_nowait(text)
+        transport.flush()
+
+    transport.take_messages(answer)
+    await echo(transport)
+
+
+ECHOES = pytest.mark.parametrize("behaviour", [echo, echo_at_once])
 
 
 class Server:
@@ -87,10 +103,13 @@ async def connected(server: Server) -> AsyncIterator[ClientTransport]:
 # --- messages and handshake -----------------------------------------------------------------------------------------
 
 
+@ECHOES
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536, 1_000_000])
-async def test_messages_travel_both_ways(size: int, autojump_clock: trio.testing.MockClock) -> None:
+async def test_messages_travel_both_ways(
+    size: int, behaviour: Callable[[ServerTransport], Awaitable[None]], autojump_clock: trio.testing.MockClock
+) -> None:
     """A text of each length form arrives masked at the server and unmasked at the client."""
-    async with connected(Server()) as client:
+    async with connected(Server(behaviour)) as client:
         client.send_nowait(b"e" * size)
         client.flush()
         assert await client.receive() == "e" * size
@@ -229,9 +248,57 @@ async def test_urls_that_are_none(url: str) -> None:
             pytest.fail("connected to nothing")
 
 
+def frames_of(messages: "list[tuple[str, int]]") -> "list[bytes]":
+    """Each message as one frame (0), or as so many fragments after its first."""
+    frames: list[bytes] = []
+    for text, more in messages:
+        payload = text.encode()
+        frames.append(client_frame(TEXT, payload[:1] if more else payload, final=not more))
+        frames += [client_frame(CONTINUATION, final=False) for _ in range(more - 1)]
+        frames += [client_frame(CONTINUATION, payload[1:])] if more else []
+    return frames
+
+
+@settings(max_examples=60)
+@given(
+    messages=st.lists(st.tuples(st.text(min_size=1, max_size=5), st.integers(0, 2)), min_size=1, max_size=8),
+    together=st.lists(st.booleans(), min_size=24, max_size=24),
+    waits=st.lists(st.booleans(), min_size=24, max_size=24),
+)
+def test_messages_keep_their_order_on_whichever_way_they_come(
+    messages: "list[tuple[str, int]]", together: "list[bool]", waits: "list[bool]"
+) -> None:
+    """Whole frames, fragments and several in one read, with a reader that is slow or not: each message once, in order."""
+    seen: list[str] = []
+
+    async def reader(transport: ServerTransport) -> None:
+        transport.take_messages(lambda text: seen.append(text.decode()))
+        while True:
+            seen.append(await transport.receive())
+
+    async def scenario() -> None:
+        async with serving(Server(reader)) as stream:
+            peer = WirePeer(stream)
+            await peer.upgrade()
+            held = b""
+            for sent, joined, waited in zip(frames_of(messages), together, waits, strict=False):
+                held += sent
+                if not joined:
+                    await peer.send(held)
+                    held = b""
+                if waited:
+                    await trio.testing.wait_all_tasks_blocked()
+            await peer.send(held + client_frame(CLOSE, b"\x03\xe8"))
+            await peer.read_frames()
+
+    simulate(scenario)
+    assert [text for text, _ in messages] == seen
+
+
 # --- how connections end --------------------------------------------------------------------------------------------
 
 
+@ECHOES
 @pytest.mark.parametrize(
     ("sent", "code", "reason"),
     [
@@ -251,10 +318,14 @@ async def test_urls_that_are_none(url: str) -> None:
     ],
 )
 async def test_bad_input_closes_with_its_code(
-    sent: bytes, code: int, reason: str, autojump_clock: trio.testing.MockClock
+    sent: bytes,
+    code: int,
+    reason: str,
+    behaviour: Callable[[ServerTransport], Awaitable[None]],
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The message before is delivered; then both sides learn the same code, and the peer a reason."""
-    server = Server(limits=Limits(max_message_bytes=1000))
+    server = Server(behaviour, limits=Limits(max_message_bytes=1000))
     async with serving(server) as stream:
         peer = WirePeer(stream)
         await peer.upgrade()
@@ -274,7 +345,10 @@ async def test_exactly_the_limit_is_received(autojump_clock: trio.testing.MockCl
         assert await client.receive() == "\u20ac" * 333 + "x"
 
 
-async def test_each_cut_of_the_input_gives_the_same_messages(autojump_clock: trio.testing.MockClock) -> None:
+@ECHOES
+async def test_each_cut_of_the_input_gives_the_same_messages(
+    behaviour: Callable[[ServerTransport], Awaitable[None]], autojump_clock: trio.testing.MockClock
+) -> None:
     """Two messages, a ping between the fragments of one, cut at each position: the same answers."""
     data = (
         client_frame(TEXT, "a\u20ac".encode(), final=False)
@@ -283,7 +357,7 @@ async def test_each_cut_of_the_input_gives_the_same_messages(autojump_clock: tri
         + client_frame(TEXT, b"x" * 130)
     )
     for cut in range(len(data)):
-        async with serving(Server()) as stream:
+        async with serving(Server(behaviour)) as stream:
             peer = WirePeer(stream)
             await peer.upgrade()
             for piece in (data[:cut], data[cut:]):

@@ -125,7 +125,7 @@ def _waterfall(one: Mapping[str, Any], source: str) -> Section:
         if websocket is not None
         else f"{_name(one)}: nothing is saved.",
         source=source,
-        svg=plots.waterfall(
+        picture=plots.waterfall(
             (one["given"], one["without_s"]),
             [plots.Step(_NAMES[saving], -shares[saving], marked=saving in ADDED) for saving in ordered],
             "one suspended response",
@@ -178,7 +178,7 @@ def _orders(found: Sequence[Mapping[str, Any]], source: str) -> Section:
         sentence=f"The savings are not additive: '{_NAMES[widest]}' is worth {one['in_order_s'][widest]:.3g} s if it comes in "
         f"the fixed order and {one['reverse_s'][widest]:.3g} s in the reverse one ({_name(one)}).",
         source=source,
-        svg=plots.intervals(
+        picture=plots.intervals(
             estimates,
             title=f"Share of each saving, and its place in two orders, {_name(one)}",
             x_label="seconds of the mean rollout; the dot is the mean of all orders, the ends are two of them",

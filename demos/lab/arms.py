@@ -2,6 +2,8 @@
 
 A row says what the client does and which server it needs; the driver knows no arm by name.
 An arm may run twice in an experiment, as a control: `optimised#2` is `optimised` under another name.
+
+Two arms are no rungs but the *floors* under them: the same work without turns, over each of the two transports.
 """
 
 from collections.abc import Mapping
@@ -32,6 +34,8 @@ class Arm:
     """Over WebSocket: each create brings the whole history, and names no response before it."""
     warms_up: bool = False
     """The history goes ahead in a create with `generate: false`; its time counts."""
+    at_once: bool = False
+    """Without turns: one response, whose create brings everything and whose model says everything."""
 
     @property
     def suspends(self) -> bool:
@@ -40,7 +44,16 @@ class Arm:
 
     def responses(self, steps: int) -> int:
         """How many responses a rollout of so many steps is."""
-        return 1 if self.suspends else steps + self.warms_up
+        return 1 if self.suspends or self.at_once else steps + self.warms_up
+
+    def turns(self, steps: int) -> int:
+        """How often the client of a rollout of so many steps has something to say."""
+        return 1 if self.at_once else steps
+
+    @property
+    def floor(self) -> str:
+        """The arm that does the same without turns, over the same transport."""
+        return "floor-http" if self.form == "http" else "floor"
 
     def connections(self, steps: int) -> int:
         """How many connections it takes."""
@@ -93,9 +106,26 @@ ARMS: Final[Mapping[str, Arm]] = {
         ),
         Arm(name="append", rung="R3", adds="one response, suspended at each call", form="append"),
         Arm(name="inject", rung="R3i", adds="the same in the form of the public beta", form="inject"),
+        Arm(
+            name="floor",
+            rung="F",
+            adds="no rung: all of it without turns, over WebSocket",
+            form="create",
+            at_once=True,
+        ),
+        Arm(
+            name="floor-http",
+            rung="Fh",
+            adds="no rung: all of it without turns, over HTTP",
+            form="http",
+            at_once=True,
+        ),
     )
 }
-"""In the order of the ladder."""
+"""In the order of the ladder, and then what is under it."""
+
+LADDER: Final = tuple(name for name, row in ARMS.items() if not row.at_once)
+"""The rungs alone."""
 
 
 def arm_of(name: str) -> Arm:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -17,8 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from demos.lab.report import Picture
+
 WIDTH_INCHES: Final = 9.0
-PNG_DPI: Final = 120
+PNG_DPI: Final = 150
 
 INK: Final = "#222222"
 FAINT: Final = "#777777"
@@ -81,14 +82,14 @@ def figure(height_inches: float, title: str) -> Figure:
     return sheet
 
 
-def svg(sheet: Figure, png: Path | None = None) -> str:
-    """The picture as an `<svg>` element to stand in a page; also written as PNG if there is a path for it."""
-    if png is not None:
-        sheet.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
+def picture(sheet: Figure) -> Picture:
+    """What was drawn, as an element for a page and as a PNG file. To be used within `look()`."""
+    png = io.BytesIO()
+    sheet.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
     out = io.StringIO()
     sheet.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Title": sheet.get_suptitle()})
     text = out.getvalue()
-    return unique_ids(text[text.index("<svg") :].strip())
+    return Picture(unique_ids(text[text.index("<svg") :].strip()), png.getvalue())
 
 
 def unique_ids(picture: str) -> str:
@@ -136,7 +137,7 @@ def rows(axes: Axes, labels: Sequence[str]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def _wrapped(title: str, width: int = 74) -> str:
+def _wrapped(title: str, width: int = 88) -> str:
     lines = [""]
     for word in title.split():
         if len(lines[-1]) + len(word) > width:

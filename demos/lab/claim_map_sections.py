@@ -109,7 +109,7 @@ def map_sections(
                 title=title[0].upper() + title[1:],
                 sentence=f"{title[0].upper()}{title[1:]}: {told}.",
                 source=source,
-                svg=maps.claim_map(
+                picture=maps.claim_map(
                     panels,
                     claims() if form == "create" else (),
                     title=f"Saving of a rollout's time against HTTP, {title}",
@@ -215,7 +215,7 @@ def history_section(points: Sequence[Mapping[str, Any]], form: str, source: str)
         if lengths
         else "No data.",
         source=source,
-        svg=plots.lines(
+        picture=plots.lines(
             series,
             title=f"What work on the history is worth, {_FORM_TITLES[form]}",
             x_label="tokens of history before the first step",
@@ -254,7 +254,7 @@ def break_even_section(points: Sequence[Mapping[str, Any]], source: str) -> Sect
         sentence=f"At 1,000 tokens/s and {depth} calls a form saves less than {canvas.percent(BREAK_EVEN_SAVING)} once a call's tool "
         f"takes, in the median rollout: {told or 'no data'}.",
         source=source,
-        svg=plots.lines(
+        picture=plots.lines(
             series,
             title=f"Tool time of a call from which on less than {canvas.percent(BREAK_EVEN_SAVING)} is saved, {depth} calls",
             x_label="decoding speed, tokens/s",

@@ -2,7 +2,7 @@
 
 import importlib.util
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -10,19 +10,18 @@ from typing import Any, Final, TextIO
 import attrs
 from rich.console import Console
 
-from demos.lab import bill_command, calibrate, computed, perfetto, spans
-from demos.lab.agreement import TOLERANCE, agreements, farthest
+from demos.lab import bill_command, calibrate, computed, perfetto, scenario, spans
 from demos.lab.arms import ARMS
+from demos.lab.environment import environment
 from demos.lab.plan import Plan, PlanError, experiments, packaged_text
 from demos.lab.process import ChildError
 from demos.lab.progress import Bar, Lines, duration
 from demos.lab.records import Clock
-from demos.lab.results import ResultsError, ResultsReader
+from demos.lab.results import COMPRESSED, RESULTS, VIRTUAL, WALL, ResultsError, ResultsReader, result_files
 from demos.lab.runner import expected_seconds, run_plan
 from demos.lab.workload import WorkloadError
 
 OK, FAILED, USAGE, INVALID = 0, 1, 2, 3
-RESULTS: Final = "results.jsonl"
 EXTRA: Final = "pip install 'suspended-response[lab]'"
 
 _ARMS: Final = "\n".join(f"  {arm.rung:4} {arm.name:12} {arm.adds}" for arm in ARMS.values())
@@ -38,6 +37,8 @@ examples:
   suspended lab ladder --quick              every arm in virtual time, in under a minute
   suspended lab ladder --out ladder         for real: three processes, about ten minutes
   suspended lab ladder --out ladder --resume    go on where it was stopped
+  suspended lab ladder --locked             refuse whatever would make it another experiment: figures to be compared
+  suspended lab together lab/ladder lab/map lab/faults    their reports as one page with a table of contents
   suspended lab alpha                       OpenAI's ten timings from their own two constants
   suspended lab run mine.toml --out mine    an experiment of your own; `suspended lab show ladder` prints one to begin with
   suspended lab bill trace.jsonl            where the time of your own rollouts went
@@ -56,10 +57,16 @@ and runs the rest; a file of another plan or seed is refused. Reports need the e
 exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, but a check failed; 130 interrupted, --resume goes on
 """
 _COMPUTED_EPILOG: Final = """\
-All of these but `scale` need no wall clock: the same seed gives the same figures on each machine. Results are one JSON
+All of these but `scale` and `peers` need no wall clock: the same seed gives the same figures on each machine. Results are one JSON
 object a line, and the report is made from that file alone. Reports need the extra [lab].
 
 exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, but a check failed; 130 interrupted, --resume goes on
+"""
+_COMPARE_EPILOG: Final = """\
+The same design is the same plan and seed, rollouts, orders, turns and tokens. A headline figure is repeated where each run's
+value is within the other's interval.
+
+exit codes: 0 repeated; 1 failed; 2 no such results; 3 another design, or a headline figure outside of an interval
 """
 
 
@@ -131,14 +138,36 @@ def make_parser() -> ArgumentParser:
         one.set_defaults(plan=name)
         _add_run_arguments(one)
     for name, one_computed in computed.EXPERIMENTS.items():
-        computed.add_arguments(add(name, one_computed.summary, _computed, _COMPUTED_EPILOG))
+        computed.add_arguments(
+            add(name, one_computed.summary, _computed, one_computed.epilog + _COMPUTED_EPILOG), one_computed
+        )
     own = add("run", "an experiment of your own", _experiment, _EXPERIMENT_EPILOG)
     own.add_argument("plan", metavar="FILE.toml", help="the experiment")
     _add_run_arguments(own)
     show = add("show", "print a packaged experiment", _show)
     show.add_argument("plan", metavar="NAME", choices=experiments(), help=", ".join(experiments()))
     again = add("report", "make the report again, from the result files alone", _report)
-    again.add_argument("out", type=Path, metavar="DIR", help="where the results are")
+    again.add_argument("place", type=Path, metavar="DIR|FILE", help="the results; a file may be compressed")
+    again.add_argument(
+        "--out", type=Path, metavar="DIR", help="for report and results (default: beside them)"
+    )
+    old = add(
+        "kept", "the results behind the README's figures: which there are, or one with its report", _kept
+    )
+    old.add_argument("name", metavar="NAME", nargs="?", help="of the experiment; without it they are listed")
+    old.add_argument(
+        "--out", type=Path, metavar="DIR", help="for results and report (default: lab/kept/NAME)"
+    )
+    together = add("together", "the reports of several experiments as one page", _together)
+    together.add_argument(
+        "places", type=Path, nargs="+", metavar="DIR", help="where the results of an experiment are"
+    )
+    together.add_argument(
+        "--out", type=Path, default=Path("lab"), metavar="DIR", help="for index.html (default: lab)"
+    )
+    two = add("compare", "does a second run of an experiment repeat the first?", _compare, _COMPARE_EPILOG)
+    for which in ("first", "second"):
+        two.add_argument(which, type=Path, metavar=which.upper(), help="a directory of results, or the file")
     calibrate.add_arguments(add("calibrate", calibrate.SUMMARY, _calibrate, calibrate.EPILOG))
     bill_command.add_arguments(add("bill", bill_command.SUMMARY, _bill, bill_command.EPILOG))
     perfetto.add_arguments(add("perfetto", "traces as a picture for ui.perfetto.dev", _perfetto))
@@ -152,6 +181,7 @@ def _add_run_arguments(parser: ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="of texts, workloads and orders (default: 0)")
     add("--quick", action="store_true", help="the small version: shows that it works, proves nothing")
     add("--resume", action="store_true", help="go on with the results that are there")
+    add("--locked", action="store_true", help=computed.LOCKED_HELP)
     add("--plain", action="store_true", help="lines instead of a bar; so it is too without a terminal")
 
 
@@ -165,6 +195,8 @@ def _experiment(arguments: Namespace, terminal: Terminal) -> int:
     paths = result_paths(plan, directory)
     for path in paths.values():
         _refuse_present(path, resume=arguments.resume)
+    if arguments.locked:
+        _refuse_conflicts(plan, arguments.seed, paths.values())
     directory.mkdir(parents=True, exist_ok=True)
     terminal.say(f"{plan.title}. {plan.question}")
     failed = 0
@@ -193,10 +225,16 @@ def _refuse_present(path: Path, *, resume: bool) -> None:
         raise ValueError(f"{path} is there already: --resume goes on with it; or write to another --out")
 
 
+def _refuse_conflicts(plan: Plan, seed: int, paths: Iterable[Path]) -> None:
+    here = environment()
+    resumed = [conflict for path in paths for conflict in scenario.resume_conflicts(path, here)]
+    scenario.refuse([*scenario.plan_conflicts(plan, seed, here), *resumed])
+
+
 def result_paths(plan: Plan, directory: Path) -> Mapping[Clock, Path]:
     """A file for each clock."""
     if plan.clock == "both":
-        return {"virtual": directory / "virtual.jsonl", "wall": directory / "wall.jsonl"}
+        return {"virtual": directory / VIRTUAL, "wall": directory / WALL}
     return {plan.clock: directory / RESULTS}
 
 
@@ -210,25 +248,18 @@ def report(directory: Path, terminal: Terminal) -> int:
     """Make the report of a directory's results and say it; the exit code."""
     _need_extra()
     from demos.lab import publish  # noqa: PLC0415  # needs the extra
-    from demos.lab.sections import report_of  # noqa: PLC0415
+    from demos.lab.reports import made  # noqa: PLC0415
 
-    clocks: tuple[float, float] | None = None
-    path, virtual = directory / RESULTS, directory / "virtual.jsonl"
-    if virtual.exists():
-        path = directory / "wall.jsonl"
-        found = agreements(virtual, path)
-        for one in found:
-            terminal.say(f"  {one}")
-        apart = farthest(found)
-        clocks = None if apart is None else (apart, TOLERANCE)
-    shows = computed.reporter(ResultsReader(path).header)
-    made = shows(path) if shows else report_of(path, clocks=clocks)
-    page = publish.write(made, directory)
+    found = made(directory)
+    for one in found.agreements:
+        terminal.say(f"  {one}")
+    page = publish.write(found.report, directory)
     publish.terminal(
-        made, Console(file=terminal.out, width=None if not terminal.plain else 118, no_color=terminal.plain)
+        found.report,
+        Console(file=terminal.out, width=None if not terminal.plain else 118, no_color=terminal.plain),
     )
     terminal.say(f"report: {page}")
-    return INVALID if made.failures else OK
+    return INVALID if found.report.failures else OK
 
 
 def _need_extra() -> None:
@@ -238,7 +269,53 @@ def _need_extra() -> None:
 
 
 def _report(arguments: Namespace, terminal: Terminal) -> int:
-    return report(arguments.out, terminal)
+    _need_extra()
+    from demos.lab.kept_results import unpack  # noqa: PLC0415  # needs the extra
+
+    place: Path = arguments.place
+    first = result_files(place)[0]
+    packed = first.suffix == COMPRESSED
+    if arguments.out is None and not packed and place.is_dir():
+        return report(place, terminal)
+    directory = arguments.out or Path("lab") / ResultsReader(first).header.experiment
+    unpack(place, directory)
+    return report(directory, terminal)
+
+
+def _together(arguments: Namespace, terminal: Terminal) -> int:
+    _need_extra()
+    from demos.lab import publish  # noqa: PLC0415  # needs the extra
+    from demos.lab.reports import made  # noqa: PLC0415
+    from demos.lab.together import Chapter, write_together  # noqa: PLC0415
+
+    chapters = [Chapter(made(place).report, place) for place in arguments.places]
+    for one in chapters:
+        publish.write(one.report, one.directory)
+    terminal.say(f"report: {write_together(chapters, arguments.out)}")
+    return INVALID if any(one.report.failures for one in chapters) else OK
+
+
+def _kept(arguments: Namespace, terminal: Terminal) -> int:
+    _need_extra()
+    from demos.lab.kept_results import kept, listed, named, unpack  # noqa: PLC0415  # needs the extra
+
+    if arguments.name is None:
+        for one in kept():
+            terminal.say(listed(one))
+        return OK
+    directory = arguments.out or Path("lab") / "kept" / arguments.name
+    unpack(named(arguments.name).directory, directory)
+    return report(directory, terminal)
+
+
+def _compare(arguments: Namespace, terminal: Terminal) -> int:
+    _need_extra()
+    from demos.lab import repetition  # noqa: PLC0415  # needs the extra
+
+    found = repetition.repetition(*(result_files(one)[0] for one in (arguments.first, arguments.second)))
+    for line in repetition.lines(found):
+        terminal.say(line)
+    return OK if found.holds else INVALID
 
 
 def _show(arguments: Namespace, terminal: Terminal) -> int:

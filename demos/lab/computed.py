@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 import attrs
 
 from demos.lab.environment import environment
+from demos.lab.peers_servers import INSTALL
 from demos.lab.records import Header
 from demos.lab.results import ResultsFile
+from demos.lab.scenario import computed_conflicts, finish, refuse, resume_conflicts
 
 if TYPE_CHECKING:
     from demos.lab.report import Report
 
+LOCKED_HELP: Final = "refuse what would make it another experiment than the package's"
 COMPUTED: Final = "computed"
 """In the head of a result file: which of them it is of."""
 
@@ -33,6 +36,10 @@ class Experiment:
     """Computes: `config(…)` and `fill(…)` of `Computing`."""
     shows: str
     """Makes the report: `report_of(path)`; needs the extra."""
+    directory: tuple[str, str] | None = None
+    """An option of its own that names one, and its help; `config` and `fill` have an argument of that name."""
+    epilog: str = ""
+    """Of its help, before what holds for all."""
 
 
 EXPERIMENTS: Final[Mapping[str, Experiment]] = {
@@ -68,6 +75,14 @@ EXPERIMENTS: Final[Mapping[str, Experiment]] = {
             "demos.lab.scale",
             "demos.lab.scale_report",
         ),
+        Experiment(
+            "peers",
+            "the same client and turn against other servers that can be installed here by name",
+            "demos.lab.peers",
+            "demos.lab.peers_report",
+            directory=("peers", "where they are installed (default: peers)"),
+            epilog=f"What is not installed is not measured, and the report says so. DIR is that of --peers:\n{INSTALL}\n\n",
+        ),
     )
 }
 
@@ -86,29 +101,41 @@ class Computing(Protocol):
         ...
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Of each of them."""
+def add_arguments(parser: ArgumentParser, experiment: Experiment) -> None:
+    """Of each of them, and its own."""
     add = parser.add_argument
+    if experiment.directory is not None:
+        name, told = experiment.directory
+        add(f"--{name}", type=Path, metavar="DIR", help=told)
     add("--out", type=Path, metavar="DIR", help="for results and report (default: lab/NAME)")
     add("--seed", type=int, default=0, help="of the workload (default: 0)")
     add("--quick", action="store_true", help="the small version: shows that it works, proves nothing")
     add("--resume", action="store_true", help="go on with the results that are there")
     add("--trace", type=Path, metavar="FILE", help="real rollouts in the place of those drawn from quantiles")
+    add("--locked", action="store_true", help=LOCKED_HELP)
 
 
 def run(name: str, arguments: Namespace, path: Path, say: Callable[[str], None]) -> None:
     """Compute what the file at `path` does not hold yet. `ResultsError`, `WorkloadError`, `ValueError`, `OSError`."""
     module = cast("Computing", importlib.import_module(EXPERIMENTS[name].module))
     options = {"quick": arguments.quick, "trace": arguments.trace}
+    here = environment()
+    conflicts = computed_conflicts(arguments.seed, here, **options)
+    if (own := EXPERIMENTS[name].directory) is not None:
+        options[own[0]] = getattr(arguments, own[0])
+    if arguments.locked:
+        refuse([*conflicts, *resume_conflicts(path, here)])
     with ResultsFile.open(
         path,
         experiment=name,
         config={COMPUTED: name, **module.config(**options)},
         seed=arguments.seed,
-        environment=environment(),
+        environment=here,
         began=datetime.now(UTC).isoformat(timespec="seconds"),
+        conflicts=conflicts,
     ) as file:
         module.fill(file, **options, seed=arguments.seed, say=say)
+        finish(file)
 
 
 def reporter(header: Header) -> "Callable[[Path], Report] | None":

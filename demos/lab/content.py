@@ -6,6 +6,7 @@ script serves a rollout that is one response and one whose every step is another
 """
 
 import random
+from itertools import chain
 from typing import Any, Final
 
 import attrs
@@ -95,6 +96,10 @@ class ClientContent:
             tool_seconds=tuple(step.tool_seconds for step in work.steps[:-1]),
         )
 
+    def at_once(self) -> tuple[Item, ...]:
+        """All of it, as the input of one create: what tools put out is the user's, as nothing has called them yet."""
+        return (*self.history, *self.prompt, *(Message("user", output) for output in self.outputs))
+
 
 def _history(tokens: int, source: random.Random) -> list[Item]:
     """Messages of user and model in turns."""
@@ -114,14 +119,19 @@ def _history(tokens: int, source: random.Random) -> list[Item]:
 class ScriptedWork:
     """A sampler that samples a rollout's steps, token for token; `engine.samplers.paced` gives it a pace."""
 
-    def __init__(self, work: Work, seed: int) -> None:
+    def __init__(self, work: Work, seed: int, *, at_once: bool = False) -> None:
+        """`at_once`: all steps are one segment."""
         source = _source(work, seed, "model")
         last = len(work.steps) - 1
-        self._segments = [
-            _segment(index, step.sampled_tokens, source, calls=index < last)
+        steps = [
+            _step(
+                index, step.sampled_tokens, source, call=(index if at_once else 0) if index < last else None
+            )
             for index, step in enumerate(work.steps)
         ]
-        self.sampled_tokens = sum(part.tokens for segment in self._segments for part in segment)
+        segments = [tuple(chain.from_iterable(steps))] if at_once else steps
+        self._segments = [(*parts, End()) for parts in segments]
+        self.sampled_tokens = sum(part.tokens for parts in steps for part in parts)
         """Of the whole rollout; more than its numbers say where a step has fewer than a call needs."""
 
     def open(self, prompt: Prompt) -> Sampling:  # noqa: ARG002  # a sampler's signature
@@ -135,20 +145,25 @@ class _Playing:
         self._step = 0
 
     async def sample(self, appended: Appended) -> Steps:
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()  # the pace around it lets others run
         self._step += sum(isinstance(item, FunctionCallOutput) for item in appended.items)
         yield self._segments[self._step]
 
     async def aclose(self) -> None:
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
 
 
-def _segment(index: int, tokens: int, source: random.Random, *, calls: bool) -> tuple[Part, ...]:
-    call: tuple[Part, ...] = ()
-    if calls:
+def _step(index: int, tokens: int, source: random.Random, *, call: int | None) -> tuple[Part, ...]:
+    """A text, and the call that it ends in; `call`: its number in the segment, None if there is none."""
+    calls: tuple[Part, ...] = ()
+    if call is not None:
         arguments = orjson.dumps({"step": index}).decode()
         cost = len(vocabulary.encode(arguments))
-        call = (CallStart(0, TOOL, call_id=f"call_{index}"), CallInput(0, arguments, cost), CallEnd(0))
-    left = tokens - sum(part.tokens for part in call)
+        calls = (
+            CallStart(call, TOOL, call_id=f"call_{index}"),
+            CallInput(call, arguments, cost),
+            CallEnd(call),
+        )
+    left = tokens - sum(part.tokens for part in calls)
     text: tuple[Part, ...] = (Text(words(left, source), left),) if left > 0 else ()
-    return (*text, *call, End())
+    return (*text, *calls)

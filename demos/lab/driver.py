@@ -6,7 +6,7 @@ Everything is timed from the frames as they are sent and heard, so all arms are 
 virtual time: `open_stream` says where connections come from.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from engine.handshake import HandshakeFailed
 from engine.recorder import NoRecorder
 from engine.transport import TransportClosed
 from protocol.errors import RemoteProtocolError
-from protocol.events import ClientEvent
+from protocol.events import TERMINAL_CLASSES, ClientEvent
 from protocol.items import Output
 
 URL: Final = "ws://localhost/v1/responses"
@@ -158,6 +158,8 @@ async def _run(arm: Arm, content: ClientContent, client: Client, watch: Stopwatc
     """The rollout's status at its end."""
     members: dict[str, Any] = {"instructions": INSTRUCTIONS, "tools": TOOLS, "store": False}
     given = (*content.history, *content.prompt)
+    if arm.at_once:
+        return await _run_at_once(content, client, watch, members)
     if arm.warms_up:
         async with client.rollout(model=MODEL, input=content.history, generate=False, **members) as warm_up:
             members["previous_response_id"] = (await warm_up.wait_ended()).id
@@ -166,6 +168,25 @@ async def _run(arm: Arm, content: ClientContent, client: Client, watch: Stopwatc
     functions = {TOOL: _tool(content)}
     async with client.rollout(model=MODEL, input=given, functions=functions, **members) as rollout:
         return (await rollout.wait_ended()).status
+
+
+async def _run_at_once(
+    content: ClientContent, client: Client, watch: Stopwatch, members: Mapping[str, Any]
+) -> str:
+    """Hears the one response to its end; what it calls is left uncalled."""
+    watch.turns_begin(client)
+    functions = {TOOL: _never}
+    async with client.rollout(
+        model=MODEL, input=content.at_once(), functions=functions, **members
+    ) as rollout:
+        async for event in rollout:
+            if isinstance(event, TERMINAL_CLASSES):
+                return event.response.status
+    raise ConnectionLostError(f"the connection ended before the response did: {rollout.lost}")
+
+
+async def _never(step: int) -> str:  # noqa: ARG001  # a tool's signature
+    await trio.sleep_forever()
 
 
 def _tool(content: ClientContent) -> Callable[..., Any]:

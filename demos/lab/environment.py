@@ -1,4 +1,4 @@
-"""Where a run happens: commit, versions and machine, so that a figure can be judged by who reads it later.
+"""Where a run happens: commit, code, versions and machine, so that a figure can be judged by who reads it later.
 
 The machine's name is left out: a result file is meant to be published.
 """
@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from demos.lab.fingerprint import CHECKOUT, fingerprint
 from demos.lab.records import Environment, Host
 
 OURS: Final = "suspended-response"
-CHECKOUT: Final = Path(__file__).resolve().parents[2]
 GIT_SECONDS: Final = 10.0
 """A `git status` of this checkout takes far less; a hanging one must not hold up a run."""
 
@@ -24,7 +24,13 @@ def environment(checkout: Path = CHECKOUT) -> Environment:
     """Of this process. Never raises: what cannot be found out is `unknown`."""
     commit = _git(checkout, "rev-parse", "HEAD") if _is_checkout(checkout) else None
     dirty = commit is not None and _git(checkout, "status", "--porcelain") != ""
-    return Environment(commit=commit or "unknown", dirty=dirty, versions=versions(), host=host())
+    return Environment(
+        commit=commit or "unknown",
+        dirty=dirty,
+        versions=versions(),
+        host=host(),
+        code=fingerprint(checkout),
+    )
 
 
 def versions(extra: Iterable[str] = ("numpy", "matplotlib")) -> Mapping[str, str]:

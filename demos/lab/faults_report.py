@@ -149,7 +149,7 @@ def _section(what: _What, losses: Sequence[Loss], config: Mapping[str, Any], sou
         title=what.title,
         sentence=_dearest(what, forms, rows, [*points.values()]),
         source=source,
-        svg=maps.strip(
+        picture=maps.strip(
             forms,
             [textwrap.fill(title, COLUMN_CHARACTERS) for title in points.values()],
             rows,

@@ -7,7 +7,6 @@ surroundings, the map agrees with it. Regions without a figure are grey and hatc
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import attrs
@@ -21,10 +20,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import AbstractPathEffect, Normal, Stroke
+from matplotlib.text import Text
 from matplotlib.transforms import offset_copy
 
 from demos.lab import canvas
 from demos.lab.plots import PERCENT
+from demos.lab.report import Picture
 
 COSTS: Final = "#b9b9b9"
 """Where the form takes longer: no colour of the scale."""
@@ -34,6 +35,8 @@ BREAK_EVEN_DASHES: Final = (0, (1, 1.5))
 _TICK_WIDTH: Final = 0.2
 _TICK_HEIGHT: Final = 0.05
 """What the number at a tick takes up of its axis."""
+_LABEL_MARGIN: Final = 0.09
+"""Of a panel: a number on a line that is nearer to the edge would be cut, and one nearer to a claim covered."""
 _SPREAD_POINTS: Final = 15
 """Between claims that stand at the same place."""
 
@@ -67,8 +70,7 @@ def claim_map(
     title: str,
     claimed: float = 0.40,
     break_even: float = 0.02,
-    png: Path | None = None,
-) -> str:
+) -> Picture:
     """Saving over decoding speed and depth, a panel for each scenario.
 
     `claimed` is drawn as a line, and so is `break_even`: the saving below which the form does not matter.
@@ -83,13 +85,13 @@ def claim_map(
         columns = sheet.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axes, panel in zip(columns, panels, strict=True):
             filled = _filled(axes, panel, colours, norm)
-            _contours(axes, panel, claimed, break_even)
+            _contours(axes, panel, claims, claimed, break_even)
             _claims(axes, panel, claims, colours, norm)
         columns[0].set_ylabel("tool calls of a rollout")
         bar = sheet.colorbar(filled, ax=list(columns), pad=0.01, ticks=LEVELS, format=PERCENT)
         bar.set_label("saving of time per rollout")
         _legend(sheet, panels, claims, claimed, break_even, lambda saving: colours(norm(saving)))
-        return canvas.svg(sheet, png)
+        return canvas.picture(sheet)
 
 
 def strip(
@@ -101,11 +103,11 @@ def strip(
     unit: str,
     form: str = "{:,.3g}",
     better: str = "low",
-    png: Path | None = None,
-) -> str:
+) -> Picture:
     """A table whose cells are coloured by their value, darker where it is worse; `better` is `low` or `high`.
 
-    Each column has its own scale: columns are different situations, and rows are what is compared in each.
+    Each column has its own scale, as columns are different situations, and rows are what is compared in each. Where low is
+    better the shade is the share of the column's largest, so that a small difference looks small.
     """
     with canvas.look():
         sheet = canvas.figure(1.25 + 0.42 * len(rows), title)
@@ -136,7 +138,7 @@ def strip(
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         axes.set_xlabel(f"{unit}; darker is worse, each column by itself", loc="left")
-        return canvas.svg(sheet, png)
+        return canvas.picture(sheet)
 
 
 def _check(panel: Panel) -> None:
@@ -186,23 +188,47 @@ def _ticks(places: Sequence[float], share: float) -> tuple[list[float], list[str
     return chosen, [f"{place:,g}" for place in chosen]
 
 
-def _contours(axes: Axes, panel: Panel, claimed: float, break_even: float) -> None:
+def _contours(axes: Axes, panel: Panel, claims: Sequence[Claim], claimed: float, break_even: float) -> None:
     """Lines where the data has them: a level outside of it is no line and no warning."""
     grid = _grid(panel.saving)
     fine = [level for level in LEVELS if grid.min() < level < grid.max() and level != claimed]
     where = (panel.tokens_per_second, panel.calls, grid)
     if fine:
         drawn = axes.contour(*where, fine, colors="white", linewidths=0.7)
-        axes.clabel(drawn, fmt=canvas.percent, fontsize=8)
-    if grid.min() < claimed < grid.max():
+        _tidy(axes, axes.clabel(drawn, fmt=canvas.percent, fontsize=8), _shown(panel, claims))
+    if _has_line(panel, claimed):
         axes.contour(*where, [claimed], colors=canvas.MORE, linewidths=2.2, linestyles=[CLAIM_DASHES])
-    if grid.min() < break_even < grid.max():
+    if _has_line(panel, break_even):
         axes.contour(*where, [break_even], colors="white", linewidths=2.2, linestyles=[BREAK_EVEN_DASHES])
+
+
+def _shown(panel: Panel, claims: Sequence[Claim]) -> list[tuple[int, Claim]]:
+    """Those of a panel, with their numbers."""
+    return [(number, claim) for number, claim in enumerate(claims, 1) if claim.panel in {None, panel.title}]
+
+
+def _tidy(axes: Axes, labels: Sequence[Text], claims: Sequence[tuple[int, Claim]]) -> None:
+    """Without the labels that an edge would cut or a claim cover, and none of them upside down: the colours say it, too."""
+    place = axes.transData + axes.transAxes.inverted()
+    heights = [place.transform((claim.tokens_per_second, claim.calls))[1] for _, claim in claims]
+    for label in labels:
+        x, y = place.transform(label.get_position())
+        in_sight = all(_LABEL_MARGIN < share < 1 - _LABEL_MARGIN for share in (x, y))
+        if not in_sight or any(abs(y - height) < _LABEL_MARGIN for height in heights):
+            label.remove()
+        else:
+            label.set_rotation((label.get_rotation() + 80) % 180 - 80)
+
+
+def _has_line(panel: Panel, level: float) -> bool:
+    """Is the level within the panel's values?"""
+    grid = _grid(panel.saving)
+    return bool(grid.min() < level < grid.max())
 
 
 def _claims(axes: Axes, panel: Panel, claims: Sequence[Claim], colours: Colormap, norm: BoundaryNorm) -> None:
     """Numbered as in the legend; those at one place stand in a row, centred on it."""
-    shown = [(number, claim) for number, claim in enumerate(claims, 1) if claim.panel in {None, panel.title}]
+    shown = _shown(panel, claims)
     crowd = Counter((claim.tokens_per_second, claim.calls) for _, claim in shown)
     placed: Counter[tuple[float, float]] = Counter()
     for number, claim in shown:
@@ -246,9 +272,14 @@ def _legend(
 ) -> None:
     """The lines, what has no colour of the scale, and the claims by their numbers."""
     savings = [saving for panel in panels for row in panel.saving for saving in row]
+    reached = any(_has_line(panel, claimed) for panel in panels)
     break_even_label = f"break-even: below {canvas.percent(break_even)} the form does not matter"
     handles: list[Artist] = [
-        _sample(f"{canvas.percent(claimed)} saving", color=canvas.MORE, linestyle=CLAIM_DASHES),
+        _sample(
+            f"{canvas.percent(claimed)} saving{'' if reached else ': nowhere on this map'}",
+            color=canvas.MORE,
+            linestyle=CLAIM_DASHES,
+        ),
         _sample(break_even_label, color="white", linestyle=BREAK_EVEN_DASHES, path_effects=_outline()),
     ]
     if any(saving is not None and saving < 0 for saving in savings):
@@ -285,9 +316,9 @@ def _outline() -> list[AbstractPathEffect]:
 def _worse(
     values: Sequence[Sequence[float | None]], better: str
 ) -> np.ma.MaskedArray[Any, np.dtype[np.float64]]:
-    """Each value between its column's best (0) and worst (1), masked where there is no data."""
+    """Each value between 0, or its column's best, and its column's worst (1), masked where there is no data."""
     grid = _grid(values) if better == "low" else -_grid(values)
-    above = grid - grid.min(axis=0)
+    above = grid if better == "low" and grid.min() >= 0 else grid - grid.min(axis=0)
     worse: np.ma.MaskedArray[Any, np.dtype[np.float64]] = above / np.maximum(
         above.max(axis=0), np.finfo(float).tiny
     )

@@ -10,6 +10,7 @@
 
     [work]
     source = "uniform"              # uniform, alpha, built-in or file (`demos.lab.workload`)
+    spread = 0.3                    # uniform: each block has a rollout of its own, its lengths drawn so far around the cell's
 
     [cell]                          # an axis is a value or a list; the cells are the product
     tokens_per_second = [65, 1000]
@@ -38,7 +39,7 @@ from demos.lab.arms import arm_of
 from demos.lab.overhead import alpha_work
 from demos.lab.plan_fields import PlanError
 from demos.lab.records import CellValue, PairKey, RolloutKey, cell_key
-from demos.lab.workload import SCENARIOS, Work, built_in, read, selected, uniform, with_scenario
+from demos.lab.workload import SCENARIOS, Work, built_in, read, selected, uniform, varied, with_scenario
 
 __all__ = ["Case", "Cell", "ModelCosts", "Plan", "PlanError", "WorkSource", "experiments"]
 
@@ -96,14 +97,18 @@ class WorkSource:
     max_context_tokens: int = 0
     """Longer ones are left out; 0 = none is."""
     path: str | None = None
+    spread: float = 0.0
+    """Of uniform ones: how far the lengths of a block's rollout are drawn around those of the cell; 0 = all are the same."""
 
-    def works(self, axes: Mapping[str, CellValue], seed: int) -> list[Work]:
-        """Those of a cell. `WorkloadError`, `OSError`: the file."""
+    def works(self, axes: Mapping[str, CellValue], seed: int, block: int) -> list[Work]:
+        """Those of a block in a cell. `WorkloadError`, `OSError`: the file."""
         tool = axes["tool"]
         if self.source == "uniform":
             seconds = 0.0 if isinstance(tool, str) else float(tool)
             sizes = {name: int(axes[name]) for name in fields.SIZES}
             work = uniform(**sizes, tool_seconds=seconds)
+            if self.spread:
+                work = varied(work, self.spread, block, seed)
             return [with_scenario(work, tool, seed)] if tool in SCENARIOS else [work]  # type: ignore[arg-type]  # one of them
         if self.source == "alpha":
             return [alpha_work()]
@@ -189,7 +194,7 @@ class Plan:
                         yield from self._block(cell, seed + own_seed, block, seed)
 
     def _block(self, cell: Cell, seed: int, block: int, run_seed: int) -> Iterator[Case]:
-        for work in self.work.works(cell.axes, seed):
+        for work in self.work.works(cell.axes, seed, block):
             place = orjson.dumps([run_seed, cell_key(cell.axes), work.name, seed, block]).decode()
             arms = random.Random(place).sample(self.arms, len(self.arms))  # noqa: S311  # a design, no secret
             for order, arm in enumerate(arms):

@@ -14,6 +14,7 @@ SIZES: Final = ("calls", "history_tokens", "new_tokens", "sampled_tokens")
 """Axes of a uniform workload; other workloads bring their own."""
 SOURCES: Final = ("uniform", "alpha", "built-in", "file")
 CLOCKS: Final = ("wall", "virtual", "both")
+_PREFILL: Final = "prefill_tokens_per_second"
 Product = tuple[dict[str, CellValue], int, dict[str, Any]]
 """Axes, repeats and model costs of a cell."""
 
@@ -87,7 +88,7 @@ def checked(table: Mapping[str, Any], file: str, *, quick: bool) -> dict[str, An
 
 
 def _work(table: Any, file: str) -> dict[str, Any]:
-    names = {"source", "count", "min_calls", "max_calls", "max_context_tokens", "path"}
+    names = {"source", "count", "min_calls", "max_calls", "max_context_tokens", "path", "spread"}
     work = _Fields(table, file, "work", names)
     source = work.text("source", SOURCES)
     values = {
@@ -99,7 +100,15 @@ def _work(table: Any, file: str) -> dict[str, Any]:
     }
     if source == "file" or "path" in work._table:  # noqa: SLF001  # one module
         values["path"] = work.text("path")
+    if "spread" in work._table:  # noqa: SLF001  # one module
+        values["spread"] = _spread(work.number("spread"), work.field("spread"), source)
     return values
+
+
+def _spread(value: float, field: str, source: str) -> float:
+    if not value < 1 or source != "uniform":
+        raise PlanError(f"{field} is {value!r}; it must be less than 1, and is for the source uniform")
+    return value
 
 
 def _products(
@@ -117,7 +126,12 @@ def _products(
         whole = {**base, **table.get("cell", {}), **own, **changes.get("cell", {})}
         if "repeats" in changes:
             whole["repeats"] = changes["repeats"]
-        products += _product(_Fields(whole, file, path, _axes(source) | _SETTINGS), source, whole, arms)
+        for one, axis in _prefills(whole, f"{file}: {path}.{_PREFILL}"):
+            cell = _Fields(one, file, path, _axes(source) | _SETTINGS)
+            products += [
+                ({**axes, **axis}, repeats, model)
+                for axes, repeats, model in _product(cell, source, one, arms)
+            ]
     seen = [tuple(sorted(axes.items(), key=str)) for axes, _, _ in products]
     if len(set(seen)) < len(seen):
         raise PlanError(f"{file}: cells: two of them have the same axes; merge them")
@@ -139,6 +153,18 @@ def _product(
         yield dict(chosen), *settings
 
 
+def _prefills(
+    whole: Mapping[str, Any], field: str
+) -> list[tuple[Mapping[str, Any], Mapping[str, CellValue]]]:
+    """How fast the model reads is a cost like others, and an axis besides where it is a list."""
+    speeds = whole.get(_PREFILL)
+    if not isinstance(speeds, list):
+        return [(whole, {})]
+    if not speeds:
+        raise PlanError(f"{field} is an empty list")
+    return [({**whole, _PREFILL: speed}, {_PREFILL: speed}) for speed in speeds]
+
+
 def _model(cell: _Fields, whole: Mapping[str, Any], arms: Collection[str]) -> dict[str, Any]:
     given = whole.get("overhead_ms", {})
     overheads = _Fields(given, cell.where, "overhead_ms", ARMS)
@@ -150,7 +176,7 @@ def _model(cell: _Fields, whole: Mapping[str, Any], arms: Collection[str]) -> di
         )
     return {
         "first_token_ms": cell.number("first_token_ms", 0.0),
-        "prefill_tokens_per_second": cell.number("prefill_tokens_per_second", 100_000.0, least=1.0),
+        "prefill_tokens_per_second": cell.number(_PREFILL, 100_000.0, least=1.0),
         "tick_ms": cell.number("tick_ms", 1.0, least=1e-3),
         "overhead_ms": {name: overheads.number(name) for name in given},
     }

@@ -1,13 +1,12 @@
 """Plots of comparisons: a saving step by step, lines with bands, intervals beside each other, where the time went.
 
-Each function takes plain data, draws it with units on its axes, and returns an `<svg>` element; `png=` also writes a
-picture file. What is not there is not drawn: None is a gap, never a point at 0.
+Each function takes plain data and draws it with units on its axes. What is not there is not drawn: None is a gap, never
+a point at 0.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from pathlib import Path
+from itertools import accumulate, pairwise
 from typing import Final
 
 import attrs
@@ -17,10 +16,14 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from demos.lab import canvas
 from demos.lab.records import RESIDUAL_STAGE
+from demos.lab.report import Picture
 
 ROW_INCHES: Final = 0.36
 MARGIN_INCHES: Final = 1.3
 """Title, axis and legend."""
+_TICK_ROOM: Final = 0.05
+"""Of the axis, between two numbers at it."""
+_MOST_TICKS: Final = 10
 
 
 @attrs.frozen
@@ -66,8 +69,7 @@ def lines(
     log_y: bool = False,
     percent: bool = False,
     level: float | None = None,
-    png: Path | None = None,
-) -> str:
+) -> Picture:
     """Lines with interval bands. Labels carry the units; `percent` shows shares; `level` is a line to compare with."""
     with canvas.look():
         sheet = canvas.figure(4.6, title)
@@ -82,7 +84,7 @@ def lines(
             axes.yaxis.set_major_formatter(PERCENT)
         if len(series) > 1:
             axes.legend(loc="best")
-        return canvas.svg(sheet, png)
+        return canvas.picture(sheet)
 
 
 def waterfall(
@@ -93,8 +95,7 @@ def waterfall(
     title: str,
     unit: str,
     marked: str = "",
-    png: Path | None = None,
-) -> str:
+) -> Picture:
     """From a total to another, one change at a time; `marked` says in the legend what the hatched steps are."""
     levels = [*accumulate((step.change for step in steps), initial=start[1])]
     labels = [start[0], *(step.label for step in steps), end]
@@ -111,11 +112,12 @@ def waterfall(
             axes.plot([at, at], [row + 0.31, row + 0.69], color=canvas.FAINT, linewidth=0.8)
         canvas.rows(axes, labels)
         axes.set_xlim(min(0.0, *levels), 1.3 * max(levels))
+        axes.xaxis.set_major_formatter(THOUSANDS)
         known = any(step.low is not None for step in steps)
         axes.set_xlabel(f"mean of a rollout, {unit}" + "; whiskers: 95 % interval of the change" * known)
         if any(step.marked for step in steps):
             axes.legend(handles=[Patch(facecolor=canvas.LESS, hatch="////", label=marked)], loc="lower right")
-        return canvas.svg(sheet, png)
+        return canvas.picture(sheet)
 
 
 def intervals(
@@ -125,9 +127,13 @@ def intervals(
     x_label: str,
     level: float | None = None,
     percent: bool = False,
-    png: Path | None = None,
-) -> str:
-    """Figures below each other with their intervals; `level` is what they are to be compared with."""
+    least: float | None = None,
+) -> Picture:
+    """Figures below each other with their intervals; `level` is what they are to be compared with.
+
+    `least`: smaller ones are told at the edge as numbers, as on their scale the others could not be told apart.
+    """
+    edge = _edge(estimates, least)
     with canvas.look():
         sheet = canvas.figure(MARGIN_INCHES + ROW_INCHES * len(estimates), title)
         axes = sheet.add_subplot()
@@ -145,14 +151,58 @@ def intervals(
                     color=canvas.FAINT,
                 )
                 continue
+            text = canvas.percent(one.value) if percent else _figure(one.value).replace("-", "\N{MINUS SIGN}")
+            if least is not None and one.value < least:
+                axes.plot(edge, row, "<", color=canvas.LESS, markersize=6)
+                _beside(axes, edge, row, f"{text}: off the scale")
+                continue
             if one.low is not None and one.high is not None:
                 axes.plot([one.low, one.high], [row, row], color=canvas.LESS, linewidth=2.2)
             axes.plot(one.value, row, "o", color=canvas.LESS, markersize=6)
+            _beside(axes, max(one.value, one.high or one.value), row, text)
         canvas.rows(axes, [one.label for one in estimates])
+        axes.margins(x=0.12)
         axes.set_xlabel(x_label)
-        if percent:
-            axes.xaxis.set_major_formatter(PERCENT)
-        return canvas.svg(sheet, png)
+        axes.xaxis.set_major_formatter(PERCENT if percent else THOUSANDS)
+        return canvas.picture(sheet)
+
+
+def _edge(estimates: Sequence[Estimate], least: float | None) -> float:
+    """Where what is smaller than `least` stands: as near to the others as they are to each other."""
+    shown = [one for one in estimates if one.value is not None and (least is None or one.value >= least)]
+    ends = [end for one in shown for end in (one.low, one.value, one.high) if end is not None]
+    return min(ends) - 0.4 * (max(ends) - min(ends)) if ends else 0.0
+
+
+def beside(panels: Mapping[str, Sequence[Estimate]], *, title: str, x_label: str) -> Picture:
+    """Several figures of the same rows, each with an axis of its own from 0; a panel's estimates have the same labels."""
+    columns = [*panels.values()]
+    labels = [one.label for one in columns[0]]
+    with canvas.look():
+        sheet = canvas.figure(MARGIN_INCHES + 0.3 + ROW_INCHES * len(labels), title)
+        for axes, (name, estimates) in zip(
+            sheet.subplots(1, len(columns), sharey=True, squeeze=False)[0], panels.items(), strict=True
+        ):
+            for row, one in enumerate(estimates):
+                _point(axes, row, one)
+            axes.set_title(name)
+            ends = [value for one in estimates for value in (one.value, one.high) if value is not None]
+            axes.set_xlim(0, 1.22 * max(ends, default=1.0))
+            canvas.rows(axes, labels)
+        sheet.supxlabel(x_label, fontsize=10)
+        return canvas.picture(sheet)
+
+
+def _point(axes: Axes, row: int, one: Estimate) -> None:
+    if one.value is None:
+        _beside(axes, 0.0, row, "no data")
+        return
+    right = one.value
+    if one.low is not None and one.high is not None:
+        axes.plot([one.low, one.high], [row, row], color=canvas.LESS, linewidth=2.2)
+        right = max(right, one.high)
+    axes.plot(one.value, row, "o", color=canvas.LESS, markersize=5)
+    _beside(axes, right, row, _figure(one.value))
 
 
 def stages(
@@ -162,9 +212,8 @@ def stages(
     unit: str,
     x_label: str = "",
     residual: str = RESIDUAL_STAGE,
-    png: Path | None = None,
-) -> str:
-    """A bar for each arm, made of its stages; what is unexplained has a colour of its own and is named in per cent."""
+) -> Picture:
+    """A bar for each arm, made of its stages; what is unexplained has a colour of its own and is named."""
     names = [*dict.fromkeys(stage for bar in bars.values() for stage in bar if stage != residual)]
     with canvas.look():
         sheet = canvas.figure(MARGIN_INCHES + 0.6 + 1.3 * ROW_INCHES * len(bars), title)
@@ -173,7 +222,8 @@ def stages(
         for row, bar in enumerate(bars.values()):
             _stacked(axes, row, bar, [*names, residual], residual, longest, unit)
         canvas.rows(axes, [*bars])
-        axes.set_xlim(0, 1.28 * longest)
+        axes.set_xlim(0, 1.34 * longest)
+        axes.xaxis.set_major_formatter(THOUSANDS)
         axes.set_xlabel(x_label or f"server time of a rollout, {unit}")
         handles = [
             Patch(facecolor=canvas.colour(index), hatch=canvas.hatch(index), label=name)
@@ -181,9 +231,10 @@ def stages(
         ]
         handles.append(Patch(facecolor=canvas.RESIDUAL, label="residual (unexplained)"))
         sheet.legend(handles=handles, loc="outside lower left", ncols=5, fontsize=9)
-        return canvas.svg(sheet, png)
+        return canvas.picture(sheet)
 
 
+THOUSANDS: Final = FuncFormatter(lambda value, _: f"{value:,g}".replace("-", "\N{MINUS SIGN}"))
 PERCENT: Final = FuncFormatter(lambda value, _: canvas.percent(value))
 
 
@@ -202,12 +253,26 @@ def _scale(axes: Axes, series: Sequence[Series], *, log_x: bool, log_y: bool) ->
         axes.set_xscale("log")
         axes.set_xticks(places, [f"{place:,g}" for place in places])
         axes.minorticks_off()
+    else:
+        _measured_places(axes, series)
     if log_y:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
-    elif all(value is None or value >= 0 for one in series for value in one.y):
+        return
+    axes.yaxis.set_major_formatter(THOUSANDS)
+    if all(value is None or value >= 0 for one in series for value in one.y):
         axes.set_ylim(bottom=0)
+
+
+def _measured_places(axes: Axes, series: Sequence[Series]) -> None:
+    """Ticks where something was measured, if they are few and leave each other room."""
+    places = sorted({x for one in series for x in one.x})
+    room = _TICK_ROOM * (places[-1] - places[0]) if places else 0.0
+    if 1 < len(places) <= _MOST_TICKS and all(after - before >= room for before, after in pairwise(places)):
+        axes.set_xticks(places, [f"{place:,g}" for place in places])
+    else:
+        axes.xaxis.set_major_formatter(THOUSANDS)
 
 
 def _step(axes: Axes, row: int, step: Step, before: float, whole: float, unit: str) -> None:
@@ -254,8 +319,8 @@ def _stacked(
                 fontweight="bold",
             )
         left += width
-    share = f", {canvas.percent(bar[residual] / left)} unexplained" if left and residual in bar else ""
-    _beside(axes, left, row, f"{_figure(left)} {unit}{share}")
+    rest = f", {_figure(bar[residual])} {unit} of it unexplained" if left and residual in bar else ""
+    _beside(axes, left, row, f"{_figure(left)} {unit}{rest}")
 
 
 def _figure(value: float, sign: str = "") -> str:

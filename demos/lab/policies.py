@@ -32,7 +32,7 @@ from engine.scheduler import SlotPool
 from engine.simulation import simulate
 from engine.testing import simulated_engine
 from protocol.dialects import APPEND
-from protocol.events import ResponseCreate, ServerEvent
+from protocol.events import Delta, ResponseCreate, ServerEvent
 from protocol.items import FunctionCallOutput
 from protocol.session import Record
 
@@ -64,11 +64,26 @@ class ToolRunner:
         """As an `Outbox`: written down, and sent to nobody."""
         self._record.send(event)
 
-    def flush(self) -> None:
+    def deltas(self, first: Delta) -> Callable[[Sequence[str]], None]:
+        """As `emit`."""
+        send = self._record.deltas(first)
+
+        def write(pieces: Sequence[str]) -> None:
+            send(pieces)
+
+        return write
+
+    def flush(self) -> bool:
         """Nothing is held back."""
+        return True
 
     async def wait_writable(self) -> None:
         """Never waits; no checkpoint."""
+
+    @property
+    def traced(self) -> bool:
+        """It listens."""
+        return True
 
     def hook(self, name: str, members: Mapping[str, Any]) -> None:
         """At a suspension its tools begin."""

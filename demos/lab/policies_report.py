@@ -132,7 +132,7 @@ def _ratios(runs: Sequence[Mapping[str, Any]], name: str, source: str) -> Sectio
         title=f"Ratio to {BASE}, workload {name}",
         sentence=f"{name}, with {tightest:.0%} of the memory that is needed: {told or 'no data'}{best}.",
         source=source,
-        svg=plots.intervals(
+        picture=plots.intervals(
             [
                 Estimate(
                     f"{policy}, {share:.0%}",
@@ -190,7 +190,7 @@ def _times(runs: Sequence[Mapping[str, Any]], name: str, need: float, source: st
         sentence=f"{name}: with {shares[-1]:.0%} of the {need * BLOCK:,.0f} tokens that are needed the policies take {told} a "
         f"rollout{'' if unbounded is None else f', and {unbounded:,.0f} s without a bound'}.",
         source=source,
-        svg=plots.lines(
+        picture=plots.lines(
             series,
             title=f"Mean time of a rollout by memory, workload {name}",
             x_label="memory, % of what is filled without a bound",
@@ -240,7 +240,7 @@ def _reuse(runs: Sequence[Mapping[str, Any]], name: str, source: str) -> Section
         title=f"What is found in memory, and the longest waits, workload {name}",
         sentence=f"{name}, with {shares[0]:.0%} of the memory: of the prompts' tokens are found in memory: {told or 'no data'}.",
         source=source,
-        svg=plots.lines(
+        picture=plots.lines(
             series,
             title=f"Share of the prompts' tokens that was in memory, workload {name}",
             x_label="memory, % of what is filled without a bound",
@@ -276,7 +276,7 @@ def _eta(etas: Sequence[Mapping[str, Any]], source: str) -> Section:
         title="eta: does a rollout that has called often end soon?",
         sentence=f"{told or 'No data'}.".replace("-", "\N{MINUS SIGN}"),
         source=source,
-        svg=plots.intervals(
+        picture=plots.intervals(
             [
                 Estimate(name, _mean(values), *((min(values), max(values)) if values else (None, None)))
                 for name, values in found.items()

@@ -24,6 +24,13 @@ class RawClient:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=SHED_SECONDS)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._unread = bytearray()
+        try:
+            self._shake_hands(append=append)
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def _shake_hands(self, *, append: bool) -> None:
         self.socket.sendall(
             b"GET /v1/responses%b HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
             b"Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"

@@ -86,6 +86,8 @@ class ServerCost:
     wall_ns: int
     stages: Mapping[str, int]
     responses: int
+    turn_cpu_s: tuple[float, ...] = ()
+    """From one thing that the client says to the next, or to the end; empty in virtual time."""
 
     @property
     def residual_share(self) -> float | None:
@@ -169,6 +171,8 @@ class Environment:
     """Did the checkout hold changes that are in no commit?"""
     versions: Mapping[str, str]
     host: Host
+    code: Mapping[str, tuple[str, int]] = attrs.field(factory=dict)
+    """Of each source file digest and lines (`demos.lab.fingerprint`); empty in files of a lab that did not keep it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -181,6 +185,10 @@ class Header:
     environment: Environment
     began: str
     """ISO 8601."""
+    submission_valid: bool | None = None
+    """Was it begun as the locked scenario (`demos.lab.scenario`)? None: by a lab that did not ask."""
+    conflicts: tuple[str, ...] = ()
+    """Why not."""
 
     @property
     def digest(self) -> str:
@@ -206,7 +214,8 @@ def from_json(line: Mapping[str, Any]) -> Header | Record:
         raise ValueError(f"schema version {line['v']!r}, and this lab reads {SCHEMA_VERSION}")
     match line["kind"]:
         case "header":
-            return Header(**_members(Header, {**line, "environment": _environment(line)}))
+            parts = {"environment": _environment(line), "conflicts": tuple(line.get("conflicts", ()))}
+            return Header(**_members(Header, {**line, **parts}))
         case "rollout":
             return _rollout(line)
         case "note":
@@ -217,7 +226,9 @@ def from_json(line: Mapping[str, Any]) -> Header | Record:
 
 def _environment(line: Mapping[str, Any]) -> Environment:
     host = Host(**_members(Host, line["host"]))
-    return Environment(commit=line["commit"], dirty=line["dirty"], versions=line["versions"], host=host)
+    members = _members(Environment, line) | {"host": host}
+    members["code"] = {path: (digest, lines) for path, (digest, lines) in line.get("code", {}).items()}
+    return Environment(**members)
 
 
 def _rollout(line: Mapping[str, Any]) -> Rollout:
@@ -225,7 +236,8 @@ def _rollout(line: Mapping[str, Any]) -> Rollout:
     members["turns"] = tuple(Turn(**_members(Turn, turn)) for turn in line["turns"])
     members["tokens"] = Tokens(**_members(Tokens, line["tokens"]))
     if line["server"] is not None:
-        members["server"] = ServerCost(**_members(ServerCost, line["server"]))
+        cost = _members(ServerCost, line["server"])
+        members["server"] = ServerCost(**cost | {"turn_cpu_s": tuple(cost.get("turn_cpu_s", ()))})
     members["reasons"] = tuple(line.get("reasons", ()))
     return Rollout(**members)
 

@@ -4,6 +4,7 @@ An experiment brings sections; the page, the terminal and the files beside them 
 same values, so that they cannot differ. A check that failed marks the whole report invalid, with its reason, on top.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,6 +13,8 @@ import attrs
 from demos.lab.records import Header
 
 NO_DATA: Final = "no data"
+_STEM_LENGTH: Final = 72
+"""Of a file name without its ending: titles may be longer."""
 
 Cell = str | int | float | None
 
@@ -30,6 +33,21 @@ class Table:
                 raise ValueError(f"a row of {len(row)} cells under {len(self.columns)} columns: {row}")
 
 
+@attrs.frozen
+class Picture:
+    """One plot in two forms, of the same sheet (`demos.lab.canvas`)."""
+
+    svg: str = attrs.field()
+    """An `<svg>` element, to stand in a page."""
+    png: bytes = attrs.field(repr=False)
+    """A file, for where SVG cannot be shown."""
+
+    @svg.validator
+    def _is_svg(self, _: object, svg: str) -> None:
+        if not (svg.startswith("<svg") and svg.endswith("</svg>")):
+            raise ValueError(f"a picture is one <svg> element, not {svg[:40]!r}...")
+
+
 @attrs.frozen(kw_only=True)
 class Section:
     """A plot with the sentence that it supports, its numbers, and the file that it was built from."""
@@ -38,16 +56,16 @@ class Section:
     sentence: str
     source: str
     """The file, as a path from where the report is."""
-    svg: str = attrs.field(default="")
-    """An `<svg>` element, as the functions of `demos.lab.plots` make it; empty: a table only."""
+    picture: Picture | None = None
+    """As the functions of `demos.lab.plots` make it; None: a table only."""
     table: Table | None = None
     caveat: str = ""
     """What the plot does not show."""
 
-    @svg.validator
-    def _is_svg(self, _: object, svg: str) -> None:
-        if svg and not (svg.startswith("<svg") and svg.endswith("</svg>")):
-            raise ValueError(f"a section's picture is one <svg> element, not {svg[:40]!r}...")
+    def stem(self, number: int) -> str:
+        """What its files are called, as section `number` of a report: `03-the-cost-of-turn-n`."""
+        words = re.findall(r"[a-z0-9]+", self.title.lower().replace(",", ""))
+        return "-".join([f"{number:02}", *words])[:_STEM_LENGTH].rstrip("-")
 
 
 @attrs.frozen
@@ -64,6 +82,19 @@ class Check:
         return {True: "pass", False: "FAIL", None: "not measured"}[self.passed]
 
 
+@attrs.frozen
+class Submission:
+    """Is it the locked scenario: what the package's own file says, run whole and changed in nothing?"""
+
+    reasons: tuple[str, ...]
+    """Why not."""
+
+    @property
+    def valid(self) -> bool:
+        """May it stand beside the figures of others who ran the same?"""
+        return not self.reasons
+
+
 @attrs.frozen(kw_only=True)
 class Report:
     """Everything that is shown."""
@@ -78,6 +109,8 @@ class Report:
     files: tuple[str, ...]
     """Results and exports, as paths from where the report is."""
     not_measured: tuple[str, ...] = ()
+    submission: Submission | None = None
+    """None: the file was written before results were stamped."""
 
     @property
     def failures(self) -> Sequence[Check]:

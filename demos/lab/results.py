@@ -1,14 +1,17 @@
 """The result file: append-only JSON lines that a run can be resumed from and everything else is computed from.
 
 A record is written when its rollout has ended, in one write; a process that is killed leaves at most one torn line,
-which the next run drops and says so. A file belongs to one plan (experiment, config, seed), and another is refused:
+which the next run drops and says so. One that is kept for good may be compressed (`.gz`): it is read, not appended to.
+A file belongs to one plan (experiment, config, seed), and another is refused:
 figures of two plans in one file would look like one experiment. A resumed run on another commit leaves a note.
 """
 
-from collections.abc import Iterator, Mapping
+import gzip
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Final, Self
 
 import attrs
 import orjson
@@ -25,6 +28,10 @@ from demos.lab.records import (
     from_json,
 )
 
+RESULTS, WALL, VIRTUAL = "results.jsonl", "wall.jsonl", "virtual.jsonl"
+"""What the result files of an experiment are called; where both clocks were run, the report is of `WALL`."""
+COMPRESSED: Final = ".gz"
+"""How the name of a compressed one ends."""
 RESUMED = "resumed"
 """Topic of the note that a run leaves which goes on with a file of another environment."""
 
@@ -43,8 +50,7 @@ class ResultsReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.torn_bytes = 0
-        with path.open("rb") as file:
-            line = file.readline()
+        line = next(_lines(path), b"")
         if not line.endswith(b"\n"):
             raise ResultsError(f"{path} holds no result: it has no whole line; remove it and run again")
         header = _record(path, 1, line)
@@ -53,17 +59,16 @@ class ResultsReader:
         self.header = header
 
     def __iter__(self) -> Iterator[Record]:
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    self.torn_bytes = len(line)
-                elif number > 1:
-                    record = _record(self.path, number, line)
-                    if isinstance(record, Header):
-                        raise ResultsError(
-                            f"{self.path}, line {number}: a second header; one file is one run, split it here"
-                        )
-                    yield record
+        for number, line in enumerate(_lines(self.path), 1):
+            if not line.endswith(b"\n"):
+                self.torn_bytes = len(line)
+            elif number > 1:
+                record = _record(self.path, number, line)
+                if isinstance(record, Header):
+                    raise ResultsError(
+                        f"{self.path}, line {number}: a second header; one file is one run, split it here"
+                    )
+                yield record
 
     def rollouts(self) -> Iterator[Rollout]:
         """Without the notes."""
@@ -95,13 +100,22 @@ class ResultsFile:
         seed: int,
         environment: Environment,
         began: str,
+        conflicts: Sequence[str] | None = None,
     ) -> Self:
-        """Begin a file, or go on with one of the same plan.
+        """Begin a file, or go on with one of the same plan; `conflicts` are for its head (`demos.lab.scenario`).
 
         ResultsError: the file is of another plan, or no result file; nothing was changed.
         """
         plain = orjson.loads(orjson.dumps(config))
-        asked = Header(experiment=experiment, config=plain, seed=seed, environment=environment, began=began)
+        asked = Header(
+            experiment=experiment,
+            config=plain,
+            seed=seed,
+            environment=environment,
+            began=began,
+            submission_valid=None if conflicts is None else not conflicts,
+            conflicts=tuple(conflicts or ()),
+        )
         whole_bytes, torn_bytes = _whole_and_torn(path)
         reader = ResultsReader(path) if whole_bytes else None
         done = _resumable(reader, asked) if reader else set()
@@ -143,6 +157,37 @@ class ResultsFile:
     def _append(self, record: Header | Record) -> None:
         self._file.write(orjson.dumps(as_json(record), option=orjson.OPT_APPEND_NEWLINE))
         self._file.flush()
+
+
+def result_files(place: Path) -> list[Path]:
+    """The file itself, or those of a directory, first that which the report is of. `ResultsError`: there are none."""
+    if place.is_file():
+        return [place]
+    names = [f"{name}{end}" for name in (RESULTS, WALL, VIRTUAL) for end in ("", COMPRESSED)]
+    found = [place / name for name in names if (place / name).is_file()]
+    if not found:
+        raise ResultsError(
+            f"{place} holds no result file; `suspended lab EXPERIMENT --out {place}` writes one"
+        )
+    return found
+
+
+def plain_bytes(path: Path) -> bytes:
+    """The whole of a file, compressed or not. `ResultsError`: what is compressed is damaged; `OSError`."""
+    return b"".join(_lines(path))
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Of a file, compressed or not. `ResultsError`: what is compressed is damaged; `OSError`."""
+    if path.suffix != COMPRESSED:
+        with path.open("rb") as file:
+            yield from file
+        return
+    try:
+        with gzip.open(path) as unpacked:
+            yield from unpacked
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ResultsError(f"{path} is damaged ({error}); get it again") from error
 
 
 def _record(path: Path, number: int, line: bytes) -> Header | Record:

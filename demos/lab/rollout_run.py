@@ -60,11 +60,12 @@ class Ran:
 
 def setup_of(case: Case) -> Setup:
     """The server that a case needs."""
-    model = case.cell.model
+    model, arm = case.cell.model, arm_of(case.arm)
     return Setup(
         work=case.work,
         seed=case.seed,
-        http_variant=arm_of(case.arm).http_variant,
+        http_variant=arm.http_variant,
+        at_once=arm.at_once,
         pace=Pace(
             tokens_per_second=case.cell.tokens_per_second,
             first_token_seconds=model.before_first_token_seconds(case.arm),
@@ -126,7 +127,7 @@ def _own_reasons(case: Case, measured: Measured, served: Served, counts: RelayCo
     for what, seen, meant in (
         ("connections", counts.connections, arm.connections(steps)),
         ("responses", served.cost.responses, arm.responses(steps)),
-        ("turns", len(measured.turns), steps),
+        ("turns", len(measured.turns), arm.turns(steps)),
     ):
         if seen != meant:
             wrong.append(f"{seen} {what}, and this arm has {meant}")

@@ -18,6 +18,7 @@ from demos.lab.plan import Case, Plan
 from demos.lab.records import Clock, Note
 from demos.lab.results import ResultsFile
 from demos.lab.rollout_run import LEAD_SECONDS, Ran, run_case
+from demos.lab.scenario import finish, plan_conflicts
 from demos.lab.virtual import run_virtual
 from demos.lab.wall import wall_world
 
@@ -63,13 +64,15 @@ class Outcome:
 
 def run_plan(plan: Plan, seed: int, clock: Clock, path: Path, progress: Progress) -> Outcome:
     """Run what the file at `path` does not hold yet. `ResultsError`: it is another plan's. `ChildError`, `OSError`."""
+    here = environment()
     with ResultsFile.open(
         path,
         experiment=plan.name,
         config={**plan.config(), "clock": clock},
         seed=seed,
-        environment=environment(),
+        environment=here,
         began=datetime.now(UTC).isoformat(timespec="seconds"),
+        conflicts=plan_conflicts(plan, seed, here),
     ) as file:
         done = file.done()
         cases = [case for case in plan.cases(seed) if case.key not in done]
@@ -90,6 +93,7 @@ def run_plan(plan: Plan, seed: int, clock: Clock, path: Path, progress: Progress
             _run_in_wall_time(cases, plan.timeout_s, take)
         if outcome.ran:
             file.write(Note(topic=SAMPLER, detail=_lateness(outcome.late_seconds)))
+        finish(file)
     return outcome
 
 
@@ -133,7 +137,7 @@ def _lateness(seconds: Sequence[float]) -> dict[str, float]:
 def expected_seconds(case: Case, clock: Clock) -> float:
     """How long a case takes whoever waits for it."""
     arm, model, work = arm_of(case.arm), case.cell.model, case.work
-    steps, contexts = len(work.steps), sum(work.contexts())
+    steps, contexts = arm.turns(len(work.steps)), sum(work.contexts())
     again = arm.http_variant == "naive" or arm.whole_history
     processor = _SETUP_SECONDS + steps * _WORK_SECONDS_PER_TURN + again * contexts * _WORK_SECONDS_PER_TOKEN
     if clock == "virtual":

@@ -17,7 +17,8 @@ LATENESS_BOUND_MS: Final = 5.0
 DEFAULT: Final = "default"
 METHOD: Final = (
     "Each count under each collector has a server process of its own; client and server are two processes on loopback.",
-    "The same streams run before there are suspended rollouts, with them, and after they have gone; medians of such windows.",
+    "The same streams run in turn without suspended rollouts and with them, who come and go; medians of such windows.",
+    "What two measurements of the same differ by: every other window without them against the rest of those.",
     "Lateness: arrival at the client against the line through the stream's earliest token; steps of the engine are in it.",
     "Memory: growth of the server's resident memory after full collections, in a server without streams.",
     "A rollout's context, as the engine counts it against its limits, is taken off its memory.",
@@ -72,17 +73,24 @@ def middle(detail: Detail, when: str, what: str) -> float:
 
 
 def added(detail: Detail, what: str = "late_p99_ms") -> float:
-    """With the suspended ones more than without, in the better of before and after: nothing that they add is hidden."""
+    """With the suspended ones more than without."""
     return middle(detail, "with", what) - _without(detail, what)
 
 
 def noise(details: Sequence[Detail], what: str = "late_p99_ms") -> float:
-    """The most by which two measurements without suspended rollouts differ: before and after."""
-    return max(abs(middle(one, "after", what) - middle(one, "before", what)) for one in details)
+    """The most by which two measurements without suspended rollouts differ: every other window, and the rest."""
+    return max(_apart([window[what] for window in one["windows"]["without"]]) for one in details)
+
+
+def _apart(values: Sequence[float]) -> float:
+    one, other = median(values[::2]), median(values[1::2])
+    assert one is not None, "there is a window before and one after"
+    assert other is not None, "there is a window before and one after"
+    return abs(one - other)
 
 
 def _without(detail: Detail, what: str) -> float:
-    return min(middle(detail, "before", what), middle(detail, "after", what))
+    return middle(detail, "without", what)
 
 
 def chosen(details: Sequence[Detail], tick_ms: float) -> tuple[str, str]:
@@ -149,7 +157,7 @@ def _sections(details: Sequence[Detail], config: Mapping[str, Any], source: str)
         title="Resuming one rollout beside them",
         unit="ms at the median",
         of=lambda detail: middle(detail, "with", "resume_p50_ms"),
-        caveat="Without them, in the better of before and after: "
+        caveat="Without them: "
         + ", ".join(
             f"{_without(one, 'resume_p50_ms'):.2f} ms ({one['collector']})"
             for one in details
@@ -194,7 +202,7 @@ def _section(
         title=title,
         sentence=f"With {top:,} of them: {told}." + (f" The bound is {level:g}." if level else ""),
         source=source,
-        svg=plots.lines(
+        picture=plots.lines(
             lines,
             title=title,
             x_label="suspended rollouts; lines: settings of the collector" + (f"; {bound}" if bound else ""),

@@ -10,22 +10,22 @@ from typing import Any, Final
 
 from demos.lab import plots, published
 from demos.lab.arms import arm_of
-from demos.lab.bound import bound
+from demos.lab.bound import bound_sections
+from demos.lab.overhead_cpu_sections import overhead_method, overhead_sections
 from demos.lab.plots import Estimate, Series
 from demos.lab.records import CellKey, Rollout, cell_key
 from demos.lab.report import Report, Section, Table
 from demos.lab.results import ResultsReader
 from demos.lab.runner import FINDING, SAMPLER
-from demos.lab.statistics import Comparison, compare, median, total_s, ttft_s
+from demos.lab.statistics import Comparison, compare, median, total_s
+from demos.lab.turn_kinds import first_and_resumed
 from demos.lab.turn_sections import MANY_TURNS, costs, growth, server_time
 from demos.lab.validity import base_arm, judged
 from demos.lab.wording import percent, saving_sentence, trust
 
-_TOTAL, _LATER, _COLD = (
-    "time per rollout",
-    "time to the first token of a later turn",
-    "time to the very first token",
-)
+_TOTAL: Final = "time per rollout"
+_LEAST_SHOWN: Final = -0.5
+"""Savings below it are numbers: next to naive HTTP all other arms are one point."""
 _MOST_PICTURES: Final = 6
 """Cells with a picture of their own; more of them are lines over an axis."""
 
@@ -58,7 +58,12 @@ def report_of(path: Path, *, clocks: tuple[float, float] | None = None) -> Repor
     others = [arm for arm in config["arms"] if base_arm(arm) != base]
     repeated = [arm for arm in config["arms"] if "#" in arm]
     compared = [compare(records, base, arm) for records in cells.values() for arm in others]
-    again = [compare(records, base_arm(arm), arm) for records in cells.values() for arm in repeated]
+    judged_together = len(cells) * len(repeated)
+    again = [
+        compare(records, base_arm(arm), arm, of=judged_together)
+        for records in cells.values()
+        for arm in repeated
+    ]
     lateness = [note.detail for note in notes if note.topic == SAMPLER]
     sections = [*_sections(cells, config, path.name)]
     return Report(
@@ -66,18 +71,11 @@ def report_of(path: Path, *, clocks: tuple[float, float] | None = None) -> Repor
         header=header,
         summary=(config["question"], *_summary(cells, config)),
         sections=tuple(sections),
-        method=(*METHOD, *_steps_late(lateness)),
+        method=(*METHOD, *overhead_method(rollouts), *_steps_late(lateness)),
         checks=trust(header, notes, rollouts, comparisons=compared, repeated=again, clocks=clocks),
         files=(path.name,),
         not_measured=(*NOT_MEASURED, *_findings(note.detail for note in notes if note.topic == FINDING)),
     )
-
-
-def later_ttft_s(rollout: Rollout) -> float | None:
-    """From sending to the first token, the mean of all turns but the first, which is cold in every arm."""
-    waits = [None if turn.first_s is None else turn.first_s - turn.sent_s for turn in rollout.turns[1:]]
-    known = [wait for wait in waits if wait is not None]
-    return sum(known) / len(known) if known and len(known) == len(waits) else None
 
 
 def _cells(rollouts: Sequence[Rollout]) -> dict[CellKey, list[Rollout]]:
@@ -136,23 +134,24 @@ def _sections(
 ) -> Iterator[Section]:
     base, arms = config["baseline"], config["arms"]
     names = _short_names(cells)
-    measures = [(_TOTAL, total_s), (_LATER, later_ttft_s), (_COLD, ttft_s)]
-    if any(cell["model"]["overhead_ms"] for cell in config["cells"]):
-        del measures[1:]  # an overhead is a mean of a rollout's calls, and says nothing of the first
+    # An overhead that was added is a mean of a rollout's calls, and says nothing of the first.
+    is_added = any(cell["model"]["overhead_ms"] for cell in config["cells"])
     if config["work"]["source"] == "alpha":
         yield _beside_the_timings(cells, names, source)
     if len(cells) <= _MOST_PICTURES:
         for cell, records in cells.items():
-            for what, measure in measures:
-                yield _savings(records, config, names[cell], source, what, measure)
+            yield _savings(records, config, names[cell], source, _TOTAL, total_s)
+            if not is_added:
+                yield first_and_resumed(records, arms, base, config["headline"], names[cell], source)
     else:
         yield from _sweeps(cells, arms, base, source)
+    yield from bound_sections(cells, names, config, source)
     for cell, records in [*cells.items()][:_MOST_PICTURES]:
         if any(len(record.turns) >= MANY_TURNS for record in records):
             yield growth(records, arms, names[cell], source)
         if any(record.clock == "wall" for record in records):
             yield server_time(records, arms, names[cell], source)
-    yield bound(cells, names, config, source)
+        yield from overhead_sections(records, config, names[cell], source)
     yield costs(cells, names, arms, source)
 
 
@@ -171,20 +170,22 @@ def _savings(
     for arm in arms:
         seconds = [measure(record) for record in records if record.arm == arm]
         one = found.get(arm)
-        rows.append((arm, arm_of(arm).rung, len(seconds), median(seconds), *_saving_cells(one)))
+        saved = ("the baseline", "", "") if one is None else _saving_cells(one)
+        rows.append((arm, arm_of(arm).rung, len(seconds), median(seconds), *saved))
     columns = (
         "arm", "rung", "rollouts", "median, s", f"saving against {base}, %", "low, %", "high, %",
     )  # fmt: skip
     return Section(
         title=f"{what.capitalize()}, {name}",
-        sentence=" ".join(saving_sentence(found[arm], of=what) for arm in told),
+        sentence=f"{name}: {' '.join(saving_sentence(found[arm], of=what) for arm in told)}",
         source=source,
-        svg=plots.intervals(
+        picture=plots.intervals(
             [Estimate(f"{arm_of(arm).rung} {arm}", *_saving_values(one)) for arm, one in found.items()],
             title=f"Saving of {what} against {base}, {name}",
             x_label=f"saving against {base}; 95 % interval",
             level=0.0,
             percent=True,
+            least=_LEAST_SHOWN,
         ),
         table=Table(columns, tuple(rows)),
     )
@@ -195,9 +196,7 @@ def _saving_values(one: Comparison) -> tuple[float | None, float | None, float |
     return one.saving, interval.low if interval else None, interval.high if interval else None
 
 
-def _saving_cells(one: Comparison | None) -> tuple[float | None, float | None, float | None]:
-    if one is None:
-        return None, None, None
+def _saving_cells(one: Comparison) -> tuple[float | None, float | None, float | None]:
     low, middle, high = (None if value is None else 100 * value for value in _ordered(one))
     return middle, low, high
 
@@ -229,7 +228,7 @@ def _sweeps(
             title=f"Saving along {axis.replace('_', ' ')}",
             sentence=f"At {_spoken(axis, numbers[-1])} against {base}: {told} ({fixed}).",
             source=source,
-            svg=plots.lines(
+            picture=plots.lines(
                 [Series(arm, numbers, [one.saving for one in ones]) for arm, ones in found.items()],
                 title=f"Saving of time per rollout along {axis.replace('_', ' ')}",
                 x_label=axis.replace("_", " "),

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from io import BytesIO
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 import attrs
@@ -28,6 +29,8 @@ from protocol import trace
 from protocol.invariants import Checker
 
 PROFILE: Final = "this-engine"
+_HEARD: Final = frozenset({"frame_in", "request"})
+"""What a recorder is told when a client has said something."""
 _LONG_SECONDS: Final = 1e9
 LIMITS: Final = Limits(
     suspend_timeout_seconds=0,
@@ -50,6 +53,8 @@ class Setup:
     http_variant: Literal["naive", "optimised"]
     pace: Pace
     tick_seconds: float
+    at_once: bool = False
+    """Does its model say all steps in one segment?"""
 
 
 @attrs.frozen(kw_only=True)
@@ -73,7 +78,8 @@ class RolloutServer:
         """`parts`: of the engine, such as ids from a seed."""
         self._reports: list[RolloutReport] = []
         self._traces = KeptTraces()
-        self._paced = Paced(ScriptedWork(setup.work, setup.seed), setup.pace, tick_seconds=setup.tick_seconds)
+        script = ScriptedWork(setup.work, setup.seed, at_once=setup.at_once)
+        self._paced = Paced(script, setup.pace, tick_seconds=setup.tick_seconds)
         limits = attrs.evolve(LIMITS, tick_seconds=setup.tick_seconds)
         engine = Engine.make(
             self._paced,
@@ -107,6 +113,7 @@ class RolloutServer:
     async def close(self, *, measures_cpu: bool) -> Served:
         """Shut down, read the traces, and say what was measured. A checkpoint."""
         cpu_s = time.process_time() - self._cpu_began
+        turn_cpu_s = self._traces.cpu_of_turns(self._cpu_began + cpu_s)
         self._server.drain()
         await self._over.wait()
         findings, count = self._traces.check()
@@ -120,6 +127,7 @@ class RolloutServer:
                 wall_ns=sum(report.ledger.wall_ns for report in self._reports),
                 stages=dict(stages),
                 responses=len(self._reports),
+                turn_cpu_s=turn_cpu_s if measures_cpu else (),
             ),
             tokens=Tokens(
                 sampled=self._paced.statistics.tokens,
@@ -140,6 +148,7 @@ class KeptTraces:
 
     def __init__(self) -> None:
         self._kept: list[_Kept] = []
+        self._cpu_heard: list[float] = []
 
     def recorder(self, dialect: str, deadline_seconds: float) -> Recorder:
         """As `engine.recorder.Recorders`."""
@@ -152,9 +161,13 @@ class KeptTraces:
         return kept
 
     def _keep(self, make: Callable[[TraceFile], Any]) -> Any:
-        kept = _Kept(make)
+        kept = _Kept(make, self._cpu_heard)
         self._kept.append(kept)
         return kept
+
+    def cpu_of_turns(self, cpu_end: float) -> tuple[float, ...]:
+        """CPU seconds of this process from one thing that a client said to the next; the last one until `cpu_end`."""
+        return tuple(after - before for before, after in pairwise([*self._cpu_heard, cpu_end]))
 
     def lines(self) -> list[bytes]:
         """The trace file that a recorder which writes at once would have written."""
@@ -181,19 +194,25 @@ class KeptTraces:
 class _Kept:
     """Any recorder, played later."""
 
-    def __init__(self, make: Callable[[TraceFile], Any]) -> None:
+    def __init__(self, make: Callable[[TraceFile], Any], cpu_heard: list[float]) -> None:
+        """`cpu_heard`: is told the process's CPU time each time a client says something."""
         self.make = make
         self.told: list[tuple[float, str, tuple[Any, ...]]] = []
         self.began = trio.current_time()
+        self._cpu_heard = cpu_heard
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         def note(*arguments: Any) -> None:
             self.told.append((trio.current_time(), name, arguments))
 
+        def note_heard(*arguments: Any) -> None:
+            self._cpu_heard.append(time.process_time())
+            note(*arguments)
+
         if name.startswith("_"):
             raise AttributeError(name)
-        setattr(self, name, note)  # the next time it is found without this
-        return note
+        setattr(self, name, note_heard if name in _HEARD else note)  # the next time it is found without this
+        return getattr(self, name)  # type: ignore[no-any-return]  # it has just been set
 
 
 class _PlayedTrace(TraceFile):

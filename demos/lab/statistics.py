@@ -125,9 +125,12 @@ def compare(
     measure: Measure = total_s,
     seed: int = 0,
     resamples: int = RESAMPLES,
+    of: int = 1,
 ) -> Comparison:
     """Compare two arms by a measure. All cells among the records are taken together: choose them before.
 
+    `of`: how many such comparisons are judged together; the intervals are widened so that all of them hold as often as one
+    would alone (Bonferroni).
     ValueError: an arm ran the same rollout twice, which no plan asks for.
     """
     left_out = {"invalid": 0, "failed": 0}
@@ -150,7 +153,7 @@ def compare(
     both = measured[base].keys() & measured[arm].keys()
     unpaired = unmeasured + sum(len(values.keys() - both) for values in measured.values())
     pairs = {pair: (measured[base][pair], measured[arm][pair]) for pair in both}
-    return _compared(base, arm, pairs, seed, resamples, unpaired=unpaired, **left_out)
+    return _compared(base, arm, pairs, seed, resamples, unpaired=unpaired, of=of, **left_out)
 
 
 def ratio_of(
@@ -204,6 +207,7 @@ def _compared(
     seed: int,
     resamples: int,
     *,
+    of: int,
     unpaired: int,
     invalid: int,
     failed: int,
@@ -230,9 +234,9 @@ def _compared(
         base_mean=total[0] / count if count else None,
         arm_mean=total[1] / count if count else None,
         ratio=_ratio(units),
-        ratio_interval=_interval(_ratios(sums), len(units)),
+        ratio_interval=_interval(_ratios(sums), len(units), of),
         difference=(total[1] - total[0]) / count if count else None,
-        difference_interval=_interval(differences, len(units)),
+        difference_interval=_interval(differences, len(units), of),
         savings=quantiles(sorted(savings)),
         invalid=invalid,
         failed=failed,
@@ -263,19 +267,20 @@ def _resampled(units: NDArray[np.float64], seed: int, resamples: int) -> NDArray
     return np.concatenate([units[draw.integers(0, count, (size, count))].sum(axis=1) for size in sizes])
 
 
-def _interval(statistics: NDArray[np.float64], count: int) -> Interval | None:
+def _interval(statistics: NDArray[np.float64], count: int, of: int = 1) -> Interval | None:
     """The expanded percentiles of a bootstrap over `count` units; None if there is nothing to spread."""
     if count < 2 or not len(statistics):
         return None
-    tail = _tail(count)
+    tail = _tail(count, of)
     low, high = np.quantile(statistics, [tail, 1 - tail])
     return Interval(float(low), float(high))
 
 
-def _tail(count: int) -> float:
-    """Which share to cut off at each end: less than 2.5 % for few units."""
+def _tail(count: int, of: int) -> float:
+    """Which share to cut off at each end: less than 2.5 % for few units, and for one of several intervals."""
     normal = NormalDist()
-    widened = math.sqrt(count / (count - 1)) * _student(count - 1, normal.inv_cdf((1 + CONFIDENCE) / 2))
+    both_tails = (1 - CONFIDENCE) / of
+    widened = math.sqrt(count / (count - 1)) * _student(count - 1, normal.inv_cdf(1 - both_tails / 2))
     return normal.cdf(-widened)
 
 

@@ -4,7 +4,6 @@ Several forms of the same rollout stand below each other on one axis, so that th
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import attrs
@@ -12,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from demos.lab import canvas
+from demos.lab.report import Picture
 
 LANE_INCHES: Final = 0.42
 _BAR: Final = 0.62
@@ -46,8 +46,7 @@ def timeline(
     *,
     title: str,
     lanes: Sequence[str] = (),
-    png: Path | None = None,
-) -> str:
+) -> Picture:
     """Lanes from top to bottom in the order given, or of their first span. ValueError: a message of unknown lanes."""
     names = [*dict.fromkeys([*lanes, *(span.lane for span in spans)])]
     kinds = [*dict.fromkeys(span.kind for span in spans)]
@@ -67,7 +66,7 @@ def timeline(
             for index, kind in enumerate(kinds)
         ]
         sheet.legend(handles=handles, loc="outside lower left", ncols=6, fontsize=9)
-        return canvas.svg(sheet, png)
+        return canvas.picture(sheet)
 
 
 def _draw(axes: Axes, span: Span, row: int, kind: int, end_s: float) -> None:

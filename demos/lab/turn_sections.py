@@ -36,7 +36,7 @@ def growth(records: Sequence[Rollout], arms: Sequence[str], name: str, source: s
         title=f"The cost of turn n, {name}",
         sentence=f"The last {_WINDOW} turns against turns 2 to {_WINDOW + 1}, medians as a ratio: {', '.join(told)}.",
         source=source,
-        svg=plots.lines(
+        picture=plots.lines(
             lines,
             title="From sending to the end of a turn",
             x_label=f"turn (median of {_WINDOW})",
@@ -67,16 +67,17 @@ def server_time(records: Sequence[Rollout], arms: Sequence[str], name: str, sour
     stages_of_all = sorted({stage for bar in bars.values() for stage in bar})
     return Section(
         title=f"Where the server's time goes, {name}",
-        sentence=f"Besides the model, a turn of {longest} takes {sum(bars.get(longest, {}).values()):.2f} ms of the "
+        sentence=f"Besides the model, at {name} a turn of {longest} takes {sum(bars.get(longest, {}).values()):.2f} ms of the "
         f"server, one of {shortest} {sum(bars.get(shortest, {}).values()):.2f} ms.",
         source=source,
-        svg=plots.stages(bars, title=f"Server time of a turn without the model, {name}", unit="ms",
+        picture=plots.stages(bars, title=f"Server time of a turn without the model, {name}", unit="ms",
                          x_label="server time of a turn, ms (mean)"),
         table=Table(
             ("arm", *(f"{stage}, ms" for stage in stages_of_all)),
             tuple((arm, *(bar.get(stage, 0.0) for stage in stages_of_all)) for arm, bar in bars.items()),
         ),
-        caveat="Wall time of the server while it works on the rollout; in it is what other processes took from it.",
+        caveat="Wall time of the server while it works on the rollout; in it is what other processes took from it. "
+        "The checklist's residual is the share of all of the server's time, the model's included.",
     )  # fmt: skip
 
 

@@ -15,6 +15,8 @@ from demos.lab.records import CellKey, PairKey, Rollout, cell_key
 
 NEW_CONNECTIONS: Final = frozenset({"naive"})
 """Arms that open a connection for each request, by design."""
+WARM_FIRST: Final = frozenset({"create-warm"})
+"""Arms whose first turn finds its history there already, as it went ahead."""
 
 
 @attrs.frozen(kw_only=True)

@@ -11,7 +11,7 @@ from demos.lab.records import Header, Note, PairKey, Rollout
 from demos.lab.report import Check
 from demos.lab.results import RESUMED
 from demos.lab.statistics import Comparison, Interval, median
-from demos.lab.validity import BOUNDS, NEW_CONNECTIONS, Bounds, base_arm, late_p99_s
+from demos.lab.validity import BOUNDS, NEW_CONNECTIONS, WARM_FIRST, Bounds, base_arm, late_p99_s
 
 
 def percent(share: float) -> str:
@@ -55,6 +55,7 @@ def trust(
         _with_intervals(comparisons),
         _same(repeated),
         _warm(rollouts, bounds),
+        _kinds_apart(rollouts),
         _punctual(rollouts, bounds),
         _explained(rollouts, bounds),
         _clocks_agree(clocks),
@@ -101,6 +102,7 @@ def _same(repeated: Sequence[Comparison]) -> Check:
         f"{one.base} twice: saving {_between(one.saving_interval)}" for one in repeated if one.saving_interval
     )
     passed = False if False in verdicts else None if None in verdicts or not verdicts else True
+    detail += "; intervals that hold together" if len(repeated) > 1 and detail else ""
     return Check("A/A shows no difference", passed, detail or "no arm ran twice")
 
 
@@ -109,6 +111,19 @@ def _warm(rollouts: Sequence[Rollout], bounds: Bounds) -> Check:
     passed = max(kept) <= bounds.connections if kept else None
     detail = f"at most {max(kept, default=0)} connections of a client in arms that keep theirs"
     return Check("warm baseline", passed, detail)
+
+
+def _kinds_apart(rollouts: Sequence[Rollout]) -> Check:
+    """Of how many turns of each kind the time is known (`demos.lab.turn_kinds`)."""
+    name = "cold, warm and resumed turns apart"
+    timed = [one for one in rollouts if one.turns and not one.failed]
+    if not timed:
+        return Check(name, None, "no turn was timed")
+    warm = sum(base_arm(one.arm) in WARM_FIRST for one in timed)
+    resumed = sum(len(one.turns) - 1 for one in timed)
+    silent = sum(turn.first_s is None for one in timed for turn in one.turns)
+    detail = f"{len(timed) - warm:,} cold, {warm:,} warm and {resumed:,} resumed turns, each kind by itself"
+    return Check(name, None if silent else True, detail + (f"; {silent:,} without a token" if silent else ""))
 
 
 def _punctual(rollouts: Sequence[Rollout], bounds: Bounds) -> Check:

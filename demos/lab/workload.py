@@ -1,6 +1,6 @@
 """Rollouts as numbers: what is sent, sampled and waited for at each model call, and where such numbers come from.
 
-    uniform(…)    every step alike
+    uniform(…)    every step alike; varied(…) makes others of the same kind
     built_in(…)   drawn from published quantiles, by seed (`demos.lab.published`: linear in the logarithm between two)
     read(path)    real rollouts, a file of one JSON object a line: {"id", "ctx0", "steps": [[new_in, out, tool_s, …], …]}
 
@@ -101,6 +101,30 @@ def uniform(
         history_tokens,
         (*[step] * calls, attrs.evolve(step, tool_seconds=0.0)),
     )
+
+
+def varied(work: Work, spread: float, number: int, seed: int) -> Work:
+    """Another rollout of the same kind: as many calls, other lengths; in the mean over all of them, it is `work`.
+
+    What a rollout's steps are sent and sample is drawn around its own mean, and that around the one of `work`; both
+    evenly, from 1 - `spread` to 1 + `spread` of it. The history stays as it is.
+    """
+    name = f"{work.name}-{number}"
+    source = _source(seed, name, "lengths")
+
+    def factor() -> float:
+        return source.uniform(1 - spread, 1 + spread)
+
+    news, samples = factor(), factor()
+    steps = tuple(
+        attrs.evolve(
+            step,
+            new_tokens=round(step.new_tokens * news * factor()),
+            sampled_tokens=round(step.sampled_tokens * samples * factor()),
+        )
+        for step in work.steps
+    )
+    return Work(name, work.history_tokens, steps)
 
 
 def built_in(

@@ -14,7 +14,7 @@ import trio
 from engine.ledger import Ledger, Stage
 from engine.residency.base import Paused
 from engine.residency.pauses import Pauses, WaitedCall
-from engine.samplers.base import Appended, End, Prefilled, Steps
+from engine.samplers.base import Appended, End, Prefilled, Step, Steps, Taker, push
 from engine.scheduler import SlotPool
 from protocol.items import Item
 
@@ -75,6 +75,48 @@ class Place:
             yield
 
 
+@attrs.define
+class _Seen:
+    """What a segment was, as far as its steps tell."""
+
+    prefilled: Prefilled
+    tokens: int = 0
+    seconds: float = 0.0
+    """In which the model was waited for."""
+    over: bool = False
+    asked: float = 0.0
+    """When the next step was asked for."""
+
+    def note(self, step: Step) -> None:
+        self.seconds += trio.current_time() - self.asked
+        for part in step:
+            self.tokens += part.tokens
+            if type(part) is Prefilled:
+                self.prefilled = part
+            self.over = type(part) is End
+
+
+@attrs.frozen
+class _Between:
+    """A taker that notes what it passes on."""
+
+    _seen: _Seen
+    _taker: Taker
+
+    def take(self, step: Step) -> bool:
+        self._seen.note(step)
+        return self._taker.take(step)
+
+    def flush(self) -> bool:
+        ready = self._taker.flush()
+        self._seen.asked = trio.current_time()
+        return ready
+
+    async def rest(self) -> None:
+        await self._taker.rest()
+        self._seen.asked = trio.current_time()
+
+
 class Kept:
     """A sampling whose state is kept within a budget; for its rollout it is a sampling."""
 
@@ -114,27 +156,31 @@ class Kept:
 
     async def sample(self, appended: Appended) -> Steps:
         """As the sampling's, once there is room."""
-        prefilled, tokens, seconds, over = appended.prefilled, 0, 0.0, False
+        async with self._segment(appended) as seen, aclosing(self.sampling.sample(appended)) as steps:
+            async for step in steps:
+                seen.note(step)
+                yield step
+                seen.asked = trio.current_time()
+
+    async def push(self, appended: Appended, taker: Taker) -> None:
+        """As the sampling's, if it has that, else pulled; once there is room."""
+        async with self._segment(appended) as seen:
+            await push(self.sampling, appended, _Between(seen, taker))
+
+    @asynccontextmanager
+    async def _segment(self, appended: Appended) -> AsyncIterator["_Seen"]:
         async with AsyncExitStack() as held:
             await self._take_slot(held)
+            seen = _Seen(appended.prefilled)
             try:
                 await self._keeper.enter(self, appended.context_tokens)
-                asked = trio.current_time()
-                async with aclosing(self.sampling.sample(appended)) as steps:
-                    async for step in steps:
-                        seconds += trio.current_time() - asked
-                        for part in step:
-                            tokens += part.tokens
-                            if type(part) is Prefilled:
-                                prefilled = part
-                            over = type(part) is End
-                        yield step
-                        asked = trio.current_time()
+                seen.asked = trio.current_time()
+                yield seen
             finally:
                 self._since, self._ready_since, self._calls = trio.current_time(), None, ()
                 self._keeper.leave(self)
-                if over:
-                    self._keeper.learn(prefilled, tokens, seconds)
+                if seen.over:
+                    self._keeper.learn(seen.prefilled, seen.tokens, seen.seconds)
 
     async def _take_slot(self, held: AsyncExitStack) -> None:
         """One of the model's own: after those of the connection and the engine, in everybody's order."""

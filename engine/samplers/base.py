@@ -17,6 +17,8 @@ Rules (checked by `engine.testing.check_sampler`):
 6. No nursery and no cancel scope is held across a `yield` (trio's rule for async generators).
 7. A sampler with a true attribute `reads_ahead` says nothing in a segment that is `only_read`; what it read there comes
    only once.
+8. A sampling with a method `push` says by it what it would have said by `sample`. It hands over no step more when the
+   taker has had enough, has to rest, or has raised, nor when `push` was cancelled or has returned.
 
 A whole sampler::
 
@@ -35,7 +37,8 @@ A whole sampler::
 """
 
 from array import array
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Literal, Protocol, TypeAlias
 
 import attrs
@@ -170,11 +173,30 @@ class Appended:
 Steps: TypeAlias = AsyncGenerator[Step, None]
 
 
+class Taker(Protocol):
+    """Takes the steps of a segment when they are ready, also in another task than the one that waits for its end."""
+
+    def take(self, step: Step) -> bool:
+        """Take a step; True: no more of them. Not a checkpoint. What it raises ends the segment, and `push` raises it."""
+        ...
+
+    def flush(self) -> bool:
+        """The engine step is over: let go of what was taken. False: `rest` first. Not a checkpoint, never raises."""
+        ...
+
+    async def rest(self) -> None:
+        """Wait until more can be taken."""
+        ...
+
+
 class Sampling(Protocol):
     """One rollout's warm state.
 
     It may have a method `finished(items)` besides: it is told the items that the engine made of its parts, when they are
     done, with their ids. Not a checkpoint.
+
+    It may have a method `async push(appended, taker)`, a segment as `sample` has it for who has no task to spare for each
+    step (rule 8). `push` here is for every sampling.
     """
 
     def sample(self, appended: Appended) -> Steps:
@@ -192,3 +214,21 @@ class Sampler(Protocol):
     def open(self, prompt: Prompt) -> Sampling:
         """Start a rollout. Does not block; work begins with the first `sample()`."""
         ...
+
+
+async def push(sampling: Sampling, appended: Appended, taker: Taker) -> None:
+    """A segment of `sampling` into `taker`, by whatever way it has; until the taker has enough, or nothing more comes.
+
+    A checkpoint if the sampling's steps are. Raises what either raises.
+    """
+    pushes: Callable[[Appended, Taker], Awaitable[None]] | None = getattr(sampling, "push", None)
+    if pushes is not None:
+        await pushes(appended, taker)
+        return
+    async with aclosing(sampling.sample(appended)) as steps:
+        async for step in steps:
+            over = taker.take(step)
+            if not taker.flush():
+                await taker.rest()
+            if over:
+                return

@@ -3,17 +3,15 @@
 It takes a source (a policy, a script), cuts its text into real tokens, and lets them out at so many tokens a second,
 after a time that grows with the tokens it had to prefill. The jitter comes from a seed.
 
-All streams share one *ticker*: a task that wakes once an engine step and wakes every stream that has tokens due.
-A timer per stream would cost more than everything else in the event path (performance reference 2).
+All streams share one ticker (`engine.samplers.ticker`), which pushes the steps of every stream that has tokens due.
 Tokens are let out by deadline, several at once where the rate is above the tick; lateness is counted.
 """
 
 import codecs
-import math
 import random
-from collections.abc import Iterable, Iterator
-from functools import partial
-from itertools import starmap
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from itertools import chain
 
 import attrs
 import trio
@@ -28,70 +26,13 @@ from engine.samplers.base import (
     Prompt,
     Sampler,
     Sampling,
-    Step,
     Steps,
+    Taker,
     Text,
     Thought,
 )
+from engine.samplers.ticker import Ticker, Timed
 from protocol.items import Item
-
-
-class Ticker:
-    """Wakes all waiting streams together, once a step; asleep when nobody waits, or nobody's time has come."""
-
-    def __init__(self, tick_seconds: float) -> None:
-        self.tick_seconds = tick_seconds
-        self._waiting: dict[trio.lowlevel.Task, float] = {}
-        """Without an event for each wait: that is a quarter of a wait's cost."""
-        self._someone = trio.Event()
-        self._nap = trio.CancelScope()
-        self._due = math.inf
-        """When the nap ends, but for the rest of a tick."""
-
-    async def run(self) -> None:
-        """The one task behind all streams. Runs until cancelled."""
-        while True:
-            now = trio.current_time()
-            # if nobody waits a whole tick more: streams that were just woken have not come back yet
-            self._due = min(self._waiting.values(), default=now)
-            self._nap = trio.CancelScope(deadline=self._tick_for(self._due, now))
-            with self._nap:
-                await trio.sleep_forever()
-            if self._waiting:
-                self._wake(trio.current_time())
-            else:
-                self._someone = trio.Event()
-                await self._someone.wait()
-
-    def _tick_for(self, due: float, now: float) -> float:
-        """The first tick that is both at or after `due` and after `now`."""
-        tick = self._next_tick(max(now, due - self.tick_seconds))
-        return tick if tick >= due else self._next_tick(tick)
-
-    def _next_tick(self, now: float) -> float:
-        number = math.floor(now / self.tick_seconds) + 1
-        # 8.004 / 0.004 is 2000.9999999999998: the tick after it is not 8.004 again
-        return (number if number * self.tick_seconds > now else number + 1) * self.tick_seconds
-
-    def _wake(self, now: float) -> None:
-        for task in [task for task, due in self._waiting.items() if due <= now]:
-            del self._waiting[task]
-            trio.lowlevel.reschedule(task)
-
-    async def wait_until(self, due: float) -> None:
-        """Wait for the first tick at or after `due`, in `trio.current_time()`. A checkpoint."""
-        task = trio.lowlevel.current_task()
-
-        def give_up(_raise_cancel: object) -> trio.lowlevel.Abort:
-            del self._waiting[task]
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        self._waiting[task] = due
-        self._someone.set()
-        if due < self._due:
-            self._due = due
-            self._nap.deadline = self._tick_for(due, trio.current_time())
-        await trio.lowlevel.wait_task_rescheduled(give_up)
 
 
 @attrs.frozen(kw_only=True)
@@ -175,27 +116,31 @@ class _Stream:
         self._saved_tokens = 0
 
     async def sample(self, appended: Appended) -> Steps:
+        for timed in await self._read(appended):
+            if timed.due > trio.current_time():
+                await self._ticker.wait_until(timed.due)
+            else:
+                await trio.lowlevel.checkpoint()
+            self._note(timed, trio.current_time())
+            yield timed.step
+
+    async def push(self, appended: Appended, taker: Taker) -> None:
+        await self._ticker.push(await self._read(appended), taker, self._note)
+
+    async def _read(self, appended: Appended) -> Iterator[Timed]:
+        """What the source says, with the time of each step."""
         now = trio.current_time()
         prefilled = self._prefilled(appended)
+        first = (Timed((prefilled,), now),)
         prefill_seconds = prefilled.computed / self._pace.prefill_tokens_per_second
         if appended.only_read:
             self._unsaid += appended.items
-            yield (prefilled,)
-            await self._ticker.wait_until(now + prefill_seconds)
-            yield (End(),)
-            return
+            return chain(first, (Timed((End(),), now + prefill_seconds),))
         first_due = now + self._pace.first_token_seconds + prefill_seconds
         if self._unsaid:
             appended, self._unsaid = attrs.evolve(appended, items=self._unsaid + appended.items), ()
         parts = [part async for step in self._source.sample(appended) for part in step]
-        yield (prefilled,)
-        for step, due in self._schedule(_in_tokens(parts), first_due):
-            if due > trio.current_time():
-                await self._ticker.wait_until(due)
-            else:
-                await trio.lowlevel.checkpoint()
-            self._note(step, due)
-            yield step
+        return chain(first, self._schedule(_in_tokens(parts), first_due))
 
     def _prefilled(self, appended: Appended) -> Prefilled:
         """Reads what is new, and again what was lost since the segment before."""
@@ -222,29 +167,38 @@ class _Stream:
         self.resident_tokens, self._saved_tokens = self._saved_tokens, 0
         return self.resident_tokens > 0
 
-    def _schedule(self, parts: Iterable[Part], due: float) -> Iterator[tuple[Step, float]]:
+    def _schedule(self, parts: Iterable[Part], due: float) -> Iterator[Timed]:
         """Cut a segment into steps of a tick each, with the time at which each is due."""
+        seconds, tick_seconds, jitter = (
+            1.0 / self._pace.tokens_per_second,
+            self._ticker.tick_seconds,
+            self._jitter,
+        )
+        spread = self._pace.jitter
         step: list[Part] = []
-        began = due
+        tokens, step_seconds = 0, 0.0
         for part in parts:
             step.append(part)
-            due += part.tokens * self._seconds_per_token()
-            if due - began >= self._ticker.tick_seconds:
-                yield step, due
-                step, began = [], due
+            tokens += part.tokens
+            part_seconds = part.tokens * (seconds * jitter.lognormvariate(0.0, spread) if jitter else seconds)
+            due += part_seconds
+            step_seconds += (
+                part_seconds  # not a difference of two times, which would depend on how late it is
+            )
+            if step_seconds >= tick_seconds:
+                yield Timed(step, due, tokens)
+                step, tokens, step_seconds = [], 0, 0.0
         if step:
-            yield step, due
+            yield Timed(step, due, tokens)
 
-    def _seconds_per_token(self) -> float:
-        seconds = 1.0 / self._pace.tokens_per_second
-        return seconds * self._jitter.lognormvariate(0.0, self._pace.jitter) if self._jitter else seconds
-
-    def _note(self, step: Step, due: float) -> None:
-        statistics = self._paced.statistics
-        tokens = sum(part.tokens for part in step)
-        statistics.tokens += tokens
-        self.resident_tokens += tokens
-        statistics.late_seconds_max = max(statistics.late_seconds_max, trio.current_time() - due)
+    def _note(self, timed: Timed, now: float) -> None:
+        """A step leaves."""
+        tokens = timed.tokens
+        if tokens:
+            statistics = self._paced.statistics
+            statistics.tokens += tokens
+            self.resident_tokens += tokens
+            statistics.late_seconds_max = max(statistics.late_seconds_max, now - timed.due)
 
     async def aclose(self) -> None:
         await self._source.aclose()
@@ -254,23 +208,47 @@ def _in_tokens(parts: Iterable[Part]) -> Iterator[Part]:
     """Each text as its tokens, a character never split; other parts as they are."""
     for part in parts:
         if isinstance(part, Text | Thought):
-            yield from starmap(type(part), token_pieces(part.text))
+            yield from _words(type(part), part.text)
         elif isinstance(part, CallInput):
-            yield from starmap(partial(CallInput, part.index), token_pieces(part.text))
+            for piece, tokens in token_pieces(part.text):
+                yield CallInput(part.index, piece, tokens)
         elif not isinstance(part, Prefilled):
             yield part
         if isinstance(part, End):
             return
 
 
+def _words(kind: Callable[[str, int], Part], text: str) -> Iterator[Part]:
+    for piece, tokens in token_pieces(text):
+        yield _word(kind, piece, tokens)
+
+
+@lru_cache(maxsize=8192)
+def _word(kind: Callable[[str, int], Part], piece: str, tokens: int) -> Part:
+    """To make a part costs more than to send it, and models repeat themselves."""
+    return kind(piece, tokens)
+
+
 def token_pieces(text: str) -> Iterator[tuple[str, int]]:
     """A text as pieces of whole characters, each with the number of tokens it took."""
     unread, tokens = b"", 0
-    for data in vocabulary.each_token_bytes(vocabulary.encode(text)):
+    for token in vocabulary.encode(text):
+        whole = None if unread else _whole(token)
+        if whole is not None:
+            yield whole
+            continue
         tokens += 1
-        unread += data
+        unread += vocabulary.token_bytes(token)
         piece, used = codecs.utf_8_decode(unread)
         unread = unread[used:]
         if piece:
             yield piece, tokens
             tokens = 0
+
+
+@lru_cache(maxsize=8192)
+def _whole(token: int) -> tuple[str, int] | None:
+    """The piece of a token that ends where a character does, if nothing unread comes before it."""
+    data = vocabulary.token_bytes(token)
+    piece, used = codecs.utf_8_decode(data)
+    return (piece, 1) if piece and used == len(data) else None

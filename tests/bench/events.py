@@ -1,43 +1,58 @@
-"""Server CPU for each event: the corked stream against `WebSocketConnection.send_message`, everything else the same.
+"""Server CPU for each event: the engine as it is, against plainer ways to send the same events and against bare bytes.
 
 Workload: 16 rollouts at once write text deltas, one event a token; a delta frame is about 250 bytes.
-*paced*: 1,000 tokens/s each (`Paced`, one shared ticker; at the default tick of 8 ms a stream's step has 8 or 9 tokens).
-*paced, 4 ms*: the same at half the tick, so with 4 or 5 tokens a step; shown without a target, for wakes cost as they do.
+*paced*: 1,000 tokens/s each (`Paced`, one shared ticker); at the default tick of 8 ms a stream's step has 8 tokens.
+*paced, 2 ms*: the same at a tick of 2 ms, so with 2 tokens a step.
 *flood*: a scripted sampler with 64 tokens a step and a checkpoint between steps: as fast as it goes.
 Two layouts: 16 connections with one rollout, and one connection with 16 lanes.
 
 Variants: one engine, one sampler, one ticker, the same steps; only `serve_transport` is exchanged.
-*corked* is the engine as it is; *send_message* has one writer task a connection that awaits `send_message` an event.
+*corked* is the engine as it is. *send_message* has one writer task a connection that awaits
+`WebSocketConnection.send_message` for each event. The ticker pushes the steps in both.
+*raw* (flood only): the server process writes as many frames of the same bytes to blocking sockets, one `send` a frame, in
+turn where there are 16; the client drains. Nothing is sampled, numbered, encoded, framed or counted there.
 *corked again* is the A/A run: its ratio to *corked* shows what the noise is.
 
-Contract, the same for both: a step's events are queued and numbered without waiting; after each step a rollout waits if
+Contract of all but *raw*: a step's events are queued and numbered without waiting; after each step a rollout waits if
 its connection holds more than `outbox_high_water_bytes` (64 KiB) unsent, until half of that is left; nobody else waits.
-What differs is the variant itself: how a queued event gets to the socket.
+*raw* has another contract: a full socket stops the writer, and each frame is a system call of its own, which *corked*
+makes once a step. So that ratio says what an event costs when it is made, sent and bounded, in units of handing it over.
+
+Paced figures hold the wake of each tick and, with 16 connections, 16 writes a tick: an event's share of both falls with
+the tokens in a step. They are marked by what else runs on the machine; compare ratios only.
 
 CPU time is that of the server process (user and system) from before the creates until all terminal events have arrived,
-divided by the delta events; so it holds 16 pre- and post-inferences and the sampler as well, equally in both.
-All deltas are counted at the client. Collector: default, a full collection before each measurement.
+divided by the delta events; so it holds 16 pre- and post-inferences and the sampler as well, equally in all but *raw*.
+All events are counted at the client, of *raw* the bytes, so that its reader is the fastest there is. Collector: default, a full collection before each measurement.
 
 Not measured: TLS, a real network, latency, other libraries, inbound frames.
 """
 
 import selectors
+import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
+import attrs
 import trio
 
 from engine.config import Limits
 from engine.engine import Engine
+from engine.frames import TEXT, frame
 from engine.samplers.base import End, Prompt, Sampler, Text
 from engine.samplers.paced import Pace, Paced
 from engine.samplers.scripted import Script, Scripted
 from engine.server import Server
+from protocol.dialects import APPEND
+from protocol.events import OutputTextDelta, Response, ResponseCreated
+from protocol.session import ServerSession
 from tests.bench import send_message_transport
 from tests.bench.harness import (
     MarkCounter,
+    Question,
     RawClient,
     ServerProcess,
     Spread,
@@ -57,8 +72,29 @@ WORD = " token"
 LIMITS = Limits(max_frames_per_second=100_000)
 DELTA = b'{"type":"response.output_text.delta"'
 COMPLETED = b'{"type":"response.completed"'
-LOADS: Mapping[str, float | None] = {"paced": 1 / 4, "paced, 4 ms": None, "flood": 1 / 5}
-"""Each load with its target, the ratio to `send_message`."""
+RAW_TARGET: Final = 3.0
+"""Flood: times a raw socket write."""
+
+
+@attrs.frozen
+class Load:
+    """What the model does, and the ratio to `send_message` to be reached."""
+
+    target: float
+    tick_seconds: float | None = None
+    """None: as fast as it goes."""
+
+    @property
+    def is_flood(self) -> bool:
+        """Is there nothing to wait for?"""
+        return self.tick_seconds is None
+
+
+LOADS: Final[Mapping[str, Load]] = {
+    "paced": Load(1 / 4, LIMITS.tick_seconds),
+    "paced, 2 ms": Load(1 / 8, 0.002),
+    "flood": Load(1 / 5),
+}
 
 
 # --- the server process --------------------------------------------------------------------------------------------
@@ -88,23 +124,57 @@ def _flood_script(prompt: Prompt) -> Script:
     return [[step] * (_tokens(prompt) // FLOOD_STEP) + [(End(),)]]
 
 
-def _sampler(load: str) -> Sampler:
-    if load == "flood":
+def _sampler(load: Load) -> Sampler:
+    if load.tick_seconds is None:
         return Scripted(_flood_script)
     pace = Pace(tokens_per_second=TOKENS_PER_SECOND, first_token_seconds=0.02)
-    tick_seconds = 0.004 if load == "paced, 4 ms" else LIMITS.tick_seconds
-    return Paced(Scripted(_paced_script), pace, tick_seconds=tick_seconds)
+    return Paced(Scripted(_paced_script), pace, tick_seconds=load.tick_seconds)
 
 
-async def start(nursery: trio.Nursery, _options: Any) -> Mapping[str, Callable[..., Any]]:
-    """One server for each load and variant, all in one process."""
+def _servers(load: Load) -> Mapping[str, Server]:
+    """The variants, but for *raw*."""
+    return {
+        "corked": Server(Engine.make(_sampler(load), limits=LIMITS)),
+        "send_message": SendMessageServer(Engine.make(_sampler(load), limits=LIMITS)),
+    }
+
+
+async def start(nursery: trio.Nursery, _options: Any) -> Mapping[str, Question]:
+    """One server for each load and variant, all in one process, and a listener for *raw*."""
     ports = {}
-    for load in LOADS:
-        for variant, make in (("corked", Server), ("send_message", SendMessageServer)):
-            server = make(Engine.make(_sampler(load), limits=LIMITS))
+    for name, load in LOADS.items():
+        for variant, server in _servers(load).items():
             listeners = await nursery.start(server.run, "127.0.0.1", 0)
-            ports[load, variant] = listeners[0].socket.getsockname()[1]
-    return {"port": lambda load, variant: ports[load, variant]}
+            ports[name, variant] = listeners[0].socket.getsockname()[1]
+    listener = socket.create_server(("127.0.0.1", 0))
+    return {
+        "ports": lambda load: {variant: port for (name, variant), port in ports.items() if name == load},
+        "raw_port": lambda: listener.getsockname()[1],
+        "write_raw": partial(_write_raw, listener),
+    }
+
+
+def _write_raw(listener: socket.socket, sockets: int, frames: int, lane: str | None) -> int:
+    """Accept so many, write so many frames in turn, hang up; the size of a frame."""
+    data = _delta_frame(lane)
+    accepted = [listener.accept()[0] for _ in range(sockets)]
+    for one in accepted:
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for _ in range(frames // sockets):
+        for one in accepted:
+            one.send(data)
+    for one in accepted:
+        one.close()
+    return len(data)
+
+
+def _delta_frame(lane: str | None) -> bytes:
+    """A frame as the engine sends it."""
+    engine = Engine.make(Scripted([]))
+    record = ServerSession(append=True).open(engine.new_id("resp"), APPEND, lane)
+    record.send(ResponseCreated(Response(record.response_id, 0, "simulated")))
+    write = record.deltas(OutputTextDelta(engine.new_id("msg"), 0, 0, ""))
+    return frame(TEXT, write([WORD])[0])
 
 
 # --- the client ----------------------------------------------------------------------------------------------------
@@ -138,30 +208,60 @@ def _read_all(clients: list[RawClient]) -> int:
     return sum(counter.counts[DELTA] for counter in counters)
 
 
+def run_raw(server: ServerProcess, *, lanes: bool, tokens: int) -> float:
+    """CPU microseconds of the server for each frame that it just writes."""
+    sockets, lane, frames = (1, "lane0", STREAMS * tokens) if lanes else (STREAMS, None, STREAMS * tokens)
+    address = "127.0.0.1", server.ask("raw_port")
+    with ThreadPoolExecutor(1) as pool, server.cpu_seconds() as spent:
+        arrived = pool.submit(_drain, [socket.create_connection(address) for _ in range(sockets)])
+        size_bytes = server.ask("write_raw", sockets, frames, lane)
+        count_bytes = arrived.result()
+    assert count_bytes == frames * size_bytes, f"{count_bytes} of {frames} x {size_bytes} bytes arrived"
+    return spent[0] / frames * 1e6
+
+
+def _drain(sockets: Sequence[socket.socket]) -> int:
+    """Read to the end of each; the number of bytes. Nothing else: a writer that waits for its reader costs more."""
+    count_bytes, unread = 0, bytearray(1 << 18)
+    with selectors.DefaultSelector() as selector:
+        for one in sockets:
+            selector.register(one, selectors.EVENT_READ, one)
+        while selector.get_map():
+            for key, _ in selector.select():
+                read_bytes = key.data.recv_into(unread)
+                count_bytes += read_bytes
+                if not read_bytes:
+                    selector.unregister(key.data)
+                    key.data.close()
+    return count_bytes
+
+
 # --- the comparison ------------------------------------------------------------------------------------------------
 
 
 def _compare(
-    verdicts: Verdicts, server: ServerProcess, load: str, *, lanes: bool, tokens: int, blocks: int
+    verdicts: Verdicts, server: ServerProcess, name: str, *, lanes: bool, tokens: int, blocks: int
 ) -> None:
-    """Both variants, and one of them twice, in one layout."""
-    ports = {variant: server.ask("port", load, variant) for variant in ("corked", "send_message")}
-    variants = {**ports, "corked again": ports["corked"]}
+    """All variants, and one of them twice, in one layout."""
+    load, ports = LOADS[name], server.ask("ports", name)
     runs = {
-        name: partial(run_streams, server, port, lanes=lanes, tokens=tokens)
-        for name, port in variants.items()
+        variant: partial(run_streams, server, port, lanes=lanes, tokens=tokens)
+        for variant, port in {**ports, "corked again": ports["corked"]}.items()
     }
+    if load.is_flood:
+        runs["raw"] = partial(run_raw, server, lanes=lanes, tokens=tokens)
     measured = in_blocks(runs, blocks)
-    what = f"{load}, {f'1 connection, {STREAMS} lanes' if lanes else f'{STREAMS} connections'}"
+    what = f"{name}, {f'1 connection, {STREAMS} lanes' if lanes else f'{STREAMS} connections'}"
     print(f"\n{what}, {tokens} events a stream")
-    for name, values in measured.items():
-        print(f"      {name}: {Spread(tuple(values))} µs")
+    for variant, values in measured.items():
+        print(f"      {variant}: {Spread(tuple(values))} µs")
     print(f"      A/A ratio: {ratio(measured, 'corked again', 'corked')}")
-    compared = ratio(measured, "corked", "send_message")
-    print(f"      ratio corked/send_message: {compared}")
-    target = LOADS[load]
-    if target is not None:
-        verdicts.at_most(f"{what}: ratio", compared.median, target)
+    for reference in sorted(measured.keys() - {"corked", "corked again"}):
+        print(f"      ratio corked/{reference}: {ratio(measured, 'corked', reference)}")
+    compared = ratio(measured, "corked", "send_message").median
+    verdicts.at_most(f"{what}: ratio to send_message", compared, load.target)
+    if load.is_flood:
+        verdicts.at_most(f"{what}: ratio to raw", ratio(measured, "corked", "raw").median, RAW_TARGET)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -171,10 +271,10 @@ def main(arguments: list[str] | None = None) -> int:
     verdicts = Verdicts(quick=quick)
     print(f"{STREAMS} streams, {blocks} blocks, server CPU µs/event: median (range)")
     with server_process(start) as server:
-        for load in LOADS:
+        for name, load in LOADS.items():
             for lanes in (False, True):
-                tokens = flood if load == "flood" else paced
-                _compare(verdicts, server, load, lanes=lanes, tokens=tokens, blocks=blocks)
+                tokens = flood if load.is_flood else paced
+                _compare(verdicts, server, name, lanes=lanes, tokens=tokens, blocks=blocks)
     return verdicts.exit_code
 
 

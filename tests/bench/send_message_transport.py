@@ -6,7 +6,7 @@ It counts no inbound frames and has no keep-alive: neither is on the path that i
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 import trio
@@ -33,15 +33,21 @@ class SendMessageTransport:
 
     def send_nowait(self, text: bytes) -> None:
         """Queue one message; never blocks."""
+        self.send_all_nowait((text,))
+
+    def send_all_nowait(self, texts: Iterable[bytes]) -> None:
+        """Queue some."""
         if self._over or self._connection.closed is not None:
             raise self._end()
-        self._queue.append(text)
-        self._unsent_bytes += len(text)
+        for text in texts:
+            self._queue.append(text)
+            self._unsent_bytes += len(text)
 
-    def flush(self) -> None:
+    def flush(self) -> bool:
         """Wake the writer."""
         if self._queue:
             self._wake.set()
+        return not self._over and self._unsent_bytes <= self._limits.outbox_high_water_bytes
 
     async def wait_writable(self) -> None:
         """The same marks as the corked stream's."""
@@ -50,6 +56,9 @@ class SendMessageTransport:
                 await self._drained.park()
         if self._over:
             raise self._end()
+
+    def take_messages(self, on_message: Callable[[bytes], None] | None) -> None:
+        """All of them come by `receive`."""
 
     async def receive(self) -> str:
         """The next text message."""
