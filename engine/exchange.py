@@ -76,7 +76,7 @@ class Exchange:
         await self.connection.write(data, last=last)
 
     async def end(self) -> None:
-        """The end of the answer. A checkpoint. `ClientGone`."""
+        """The end of the answer. A checkpoint where it has to wait. `ClientGone`."""
         await self.connection.write(b"", last=True)
 
     def break_off(self, by: str) -> None:

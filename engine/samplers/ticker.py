@@ -84,29 +84,24 @@ class Ticker:
         """Without an event for each wait: that is a quarter of a wait's cost."""
         self._pushed: dict[trio.lowlevel.Task, Pushed] = {}
         """Those of them that need not be woken for a step."""
-        self._someone = trio.Event()
         self._nap = trio.CancelScope()
         self._due = math.inf
-        """When the nap ends, but for the rest of a tick."""
+        """When the nap ends, but for the rest of a tick; never, as long as nobody waits."""
 
     async def run(self) -> None:
         """The one task behind all streams. Runs until cancelled."""
         while True:
-            now = trio.current_time()
-            # if nobody waits a whole tick more: streams that were just woken have not come back yet
-            self._due = min(self._waiting.values(), default=now)
-            self._nap = trio.CancelScope(deadline=self._tick_for(self._due, now))
+            self._due = min(self._waiting.values(), default=math.inf)
+            self._nap = trio.CancelScope(deadline=self._tick_for(self._due, trio.current_time()))
             with self._nap:
                 await _sleep()
             await trio.lowlevel.checkpoint_if_cancelled()
-            if self._waiting:
-                await self._step(trio.current_time())
-            else:
-                self._someone = trio.Event()
-                await self._someone.wait()
+            await self._step(trio.current_time())
 
     def _tick_for(self, due: float, now: float) -> float:
         """The first tick that is both at or after `due` and after `now`."""
+        if due == math.inf:
+            return due
         tick = self._next_tick(max(now, due - self.tick_seconds))
         return tick if tick >= due else self._next_tick(tick)
 
@@ -184,25 +179,26 @@ class Ticker:
 
     def _expect(self, task: trio.lowlevel.Task, due: float) -> None:
         self._waiting[task] = due
-        self._someone.set()
-        if due < self._due:
+        if due < self._due:  # wakes nobody: the nap only ends earlier
             self._due = due
             self._nap.deadline = self._tick_for(due, trio.current_time())
 
     async def push(self, steps: Iterator[Timed], taker: Taker, note: Note) -> None:
         """Each step to `taker` at the first tick at or after its time, or at once if that is over; until either ends.
 
-        A checkpoint, if there are any. Raises what `taker` and `steps` raise; then, and when cancelled, nothing more is
+        A checkpoint, if there are two. Raises what `taker` and `steps` raise; then, and when cancelled, nothing more is
         handed over.
         """
-        stream = Pushed(steps, taker, note)
+        stream, begun = Pushed(steps, taker, note), False
         while stream.next is not None:
             if stream.next.due > trio.current_time():
                 await self._be_pushed(stream)
             else:
-                await trio.lowlevel.checkpoint()
+                if begun:  # the first is what was read, and at the next at the latest others have their turn
+                    await trio.lowlevel.checkpoint()
                 stream.hand_over(trio.current_time())
                 stream.flush()
+            begun = True
             await stream.rest()
 
     async def _be_pushed(self, stream: Pushed) -> None:
