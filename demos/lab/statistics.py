@@ -27,6 +27,8 @@ from demos.lab.records import PairKey, Rollout
 
 RESAMPLES: Final = 10_000
 CONFIDENCE: Final = 0.95
+FEW_UNITS: Final = 8
+"""Below it a percentile of the bootstrap is the least or the greatest unit, or close to it."""
 FEWEST_ROLLOUTS: Final = 8
 """With fewer different rollouts, their repeats are drawn: a spread of seven values is little more than noise."""
 ROUNDING: Final = 1e-9
@@ -268,20 +270,26 @@ def _resampled(units: NDArray[np.float64], seed: int, resamples: int) -> NDArray
 
 
 def _interval(statistics: NDArray[np.float64], count: int, of: int = 1) -> Interval | None:
-    """The expanded percentiles of a bootstrap over `count` units; None if there is nothing to spread."""
+    """The expanded percentiles of a bootstrap over `count` units; None if there is nothing to spread.
+
+    No percentile lies outside of what was measured: three units that lie on one side of the truth, which is one case in
+    four, would always exclude it. So few units have Student's interval, with the bootstrap's standard error.
+    """
     if count < 2 or not len(statistics):
         return None
-    tail = _tail(count, of)
+    if count < FEW_UNITS:
+        half = _student_quantile(count, of) * math.sqrt(count / (count - 1)) * float(np.std(statistics))
+        middle = float(np.mean(statistics))
+        return Interval(middle - half, middle + half)
+    tail = NormalDist().cdf(-math.sqrt(count / (count - 1)) * _student_quantile(count, of))
     low, high = np.quantile(statistics, [tail, 1 - tail])
     return Interval(float(low), float(high))
 
 
-def _tail(count: int, of: int) -> float:
-    """Which share to cut off at each end: less than 2.5 % for few units, and for one of several intervals."""
-    normal = NormalDist()
+def _student_quantile(count: int, of: int) -> float:
+    """Standard errors on each side of a mean of `count` units, for one of so many intervals that hold together."""
     both_tails = (1 - CONFIDENCE) / of
-    widened = math.sqrt(count / (count - 1)) * _student(count - 1, normal.inv_cdf(1 - both_tails / 2))
-    return normal.cdf(-widened)
+    return _student(count - 1, NormalDist().inv_cdf(1 - both_tails / 2))
 
 
 def _student(freedom: int, z: float) -> float:
