@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 import attrs
 import orjson
 
+from engine.rendering import text_size
 from engine.tool_table import ToolTable
 from protocol.events import ResponseCreate
 
@@ -62,7 +63,7 @@ class Shared:
             return text
         known = self._texts.get(text)
         if known is None:
-            self._texts.keep(text, text, len(text))
+            self._texts.keep(text, text, text_size(text))
         return text if known is None else known
 
     def table_of(self, tools: Tools) -> ToolTable | None:

@@ -215,3 +215,11 @@ async def test_tools_that_are_found_later_are_nobody_elses():
         tables.append(intake.tools)
 
     assert [True, False] == [table.find("late") is not None for table in tables]
+
+
+def test_instructions_are_bounded_in_bytes():
+    """A text of as many characters as there may be bytes, but of more bytes, is not kept."""
+    shared, wide = Shared(max_entries=4, max_bytes=9), "é" * 5
+    first, second = (shared.create(ResponseCreate(model="m", instructions="".join(wide))) for _ in range(2))
+    assert first.instructions == second.instructions == wide
+    assert len(shared._texts) == 0
