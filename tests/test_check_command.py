@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import threading
 import tracemalloc
 from collections.abc import Iterable
 from itertools import chain
@@ -20,10 +21,11 @@ from engine.check.command import CheckSettings, check
 from engine.check.progress import Progress
 from engine.check.rule_examples import EXAMPLES
 from engine.check.rule_pages import page, table
+from engine.check.waiting import Attentive, alarm, wait_for_input
 from engine.cli import main
 from protocol import readers, trace
 from protocol.invariants import PROFILES, RULES
-from tests.command import Running, suspended
+from tests.command import TIMEOUT_SECONDS, Running, suspended
 
 USAGE = {
     "input_tokens": 3,
@@ -414,6 +416,64 @@ def test_a_large_file_is_checked_in_little_memory():
     summary = json.loads(out.getvalue())["summary"]
     assert (code, summary["responses"], summary["records"]) == (0, count, 10 * count)
     assert peak < 6_000_000
+
+
+@pytest.fixture
+def pipe():
+    """Both ends of one, and signals that end nothing. A wait that would last for ever ends with a word."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as reader, os.fdopen(writing, "wb", buffering=0) as writer:
+        deadline = threading.Timer(TIMEOUT_SECONDS, os.write, (writing, b"late"))
+        deadline.start()
+        yield reader, writer
+        deadline.cancel()
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_signal_before_the_wait_ends_it(pipe):
+    """However late it is noticed: nobody has to write anything for that, and the next wait is for input again."""
+    reader, writer = pipe
+    with alarm() as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert not wait_for_input(reader, signals)
+        writer.write(b"more")
+        assert wait_for_input(reader, signals)
+
+
+def test_a_signal_that_ends_nothing_costs_no_input(pipe):
+    """It is read as if there had been none, to the end."""
+    reader, writer = pipe
+    writer.write(b"more")
+    with alarm() as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert Attentive(reader, signals).read1(100) == b"more"
+        os.kill(os.getpid(), signal.SIGINT)
+        writer.close()
+        assert Attentive(reader, signals).read1(100) == b""
+
+
+def test_who_was_woken_by_signals_before_is_again(pipe):
+    """After the reading, as an event loop around it needs."""
+    reader, _ = pipe
+    with alarm() as outer:
+        with alarm():
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+        assert not wait_for_input(reader, outer)
+
+
+def test_what_cannot_be_waited_for_is_read_at_once(tmp_path):
+    """A file without a descriptor, a regular file, and a thread that gets no signals."""
+    (path,) = written(tmp_path, a_txt=b"text")
+    with alarm() as signals, Path(path).open("rb") as file:
+        assert Attentive(file, signals).read1(100) == b"text"
+        assert Attentive(io.BytesIO(b"text"), signals).read1(100) == b"text"
+    codes = []
+    thread = threading.Thread(target=lambda: codes.append(checked(CLEAN)[0]))
+    thread.start()
+    thread.join()
+    assert codes == [0]
 
 
 # --- progress

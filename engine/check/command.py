@@ -8,7 +8,7 @@ import os
 import stat
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Self, TextIO
 
@@ -16,6 +16,7 @@ import attrs
 
 from engine.check.progress import Progress, Readable
 from engine.check.report import HumanReport, JsonReport, Report, Totals
+from engine.check.waiting import Attentive, alarm
 from protocol import readers
 from protocol.invariants import Checker, Groups, Violation
 
@@ -182,8 +183,15 @@ def _no_header(record: dict[str, Any]) -> Sequence[Violation]:
     raise AssertionError(f"a reader gave a record before a header: {record}")
 
 
-def _opened(name: str, stdin: Readable | None) -> AbstractContextManager[Readable]:
-    """The file, to be closed afterwards; standard input is not ours to close. `OSError`."""
+@contextmanager
+def _opened(name: str, stdin: Readable | None) -> Iterator[Readable]:
+    """The file, closed afterwards, and read so that Ctrl-C ends the wait for more of it. `OSError`."""
+    with _file(name, stdin) as file, alarm() as signals:
+        yield Attentive(file, signals)
+
+
+def _file(name: str, stdin: Readable | None) -> AbstractContextManager[Readable]:
+    """To be closed afterwards; standard input is not ours to close. `OSError`."""
     if name != STDIN:
         return Path(name).open("rb")
     if stdin is None:
