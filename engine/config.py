@@ -51,6 +51,10 @@ class Limits:
     """Rendering and classifying yield to other rollouts after so much text."""
     max_context_bytes: int = attrs.field(default=256 * MIB, validator=_positive)
     """Items and tokens of one rollout's context, and of all responses together that a connection remembers."""
+    max_shared_entries: int = attrs.field(default=64, validator=_at_least_zero)
+    """Lists of tools that are kept once for all rollouts that say the same, and as many instructions; the least recently used goes first. 0 = none."""
+    max_shared_bytes: int = attrs.field(default=MIB, validator=_positive)
+    """Those lists as JSON, and as much again of instructions; in memory a list takes about five times its text."""
     cleanup_seconds: float = attrs.field(default=5.0, validator=_positive)
     """Bound of every shielded clean-up: post-inference of a cut rollout, closing a sampler."""
 

@@ -79,6 +79,8 @@ class Engine:
     slots: SlotPool
     residency: Residency
     """Whose model state is in memory."""
+    shared: Shared
+    """What many creates say alike."""
     sampler: Sampler
     """Serves the models that name no sampler of their own."""
     samplers: Mapping[str, Sampler] = attrs.field(factory=dict)
@@ -89,8 +91,6 @@ class Engine:
     on_report: Callable[[RolloutReport], None] | None = None
     store: Store = attrs.field(factory=MemoryStore)
     """Keeps responses with `store: true`."""
-    shared: Shared = attrs.field(factory=Shared)
-    """What many creates say alike."""
     compactor: Compactor = attrs.field(factory=Compactor)
     """Makes and reads compaction items."""
     http_variant: Literal["optimised", "naive"] = "optimised"
@@ -132,6 +132,7 @@ class Engine:
             hosted=hosted,
             slots=SlotPool(limits.sampler_slots),
             residency=Residency(limits, policy_of(kv_policy)),
+            shared=Shared(max_entries=limits.max_shared_entries, max_bytes=limits.max_shared_bytes),
             sampler=sampler,
             samplers={spec: make_sampler(spec) for spec in specs} if make_sampler is not None else {},
             **others,
@@ -150,7 +151,7 @@ class Engine:
             self,
             resolve=Resolve(self.resolve.table, max_remembered=0),
             validate=Validate(self.hosted.labels, max_schemas=0),
-            shared=Shared(max_entries=0),
+            shared=Shared(max_entries=0, max_bytes=0),
         )
 
     def sampler_of(self, entry: ModelEntry) -> Sampler:

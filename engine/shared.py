@@ -4,13 +4,13 @@ It is found by its content and by nothing else: who gets a shared object gets wh
 that was read before is not read again either. All that one key could learn of another is that somebody has sent the same,
 by the time that saves, as with the schemas that were checked (`engine.tool_table.SchemaCheck`).
 
-Bounded by number and by bytes; what was used longest ago goes first. Rollouts that have it go on with it.
+Bounded by number and by bytes (`Limits.max_shared_entries`, `max_shared_bytes`); what was used longest ago goes first. Rollouts that have it go on with it.
 """
 
 import hashlib
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 import orjson
@@ -18,10 +18,6 @@ import orjson
 from engine.rendering import text_size
 from engine.tool_table import ToolTable
 from protocol.events import ResponseCreate
-
-MAX_ENTRIES: Final = 64
-MAX_BYTES: Final = 1024 * 1024
-"""Of JSON text, and of instructions; a list of tools takes about five times its text."""
 
 Tools = tuple[Mapping[str, Any], ...]
 Key = TypeVar("Key", bound=Hashable)
@@ -39,7 +35,7 @@ class _Read:
 class Shared:
     """Of one engine. Not a checkpoint anywhere."""
 
-    def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, *, max_entries: int, max_bytes: int) -> None:
         """The bounds hold for lists of tools and for instructions each; 0 entries: nothing is shared."""
         self._lists: _Latest[bytes, _Read] = _Latest(max_entries, max_bytes)
         self._texts: _Latest[str, str] = _Latest(max_entries, max_bytes)

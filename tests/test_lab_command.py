@@ -1,6 +1,7 @@
 """`suspended lab`, from the command line to the report."""
 
 import io
+import re
 from pathlib import Path
 
 import orjson
@@ -8,7 +9,8 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="the extra [lab] is not installed")
 
-from demos.lab.command import FAILED, INVALID, OK, USAGE, Terminal, lab, make_parser
+from demos.lab.arguments import make_parser
+from demos.lab.command import COMMANDS, FAILED, INVALID, OK, USAGE, Terminal, lab
 from demos.lab.plan import experiments
 from demos.lab.progress import Lines, duration
 from demos.lab.records import cell_key
@@ -191,3 +193,11 @@ def test_each_tool_teaches_itself(tool, capsys):
         make_parser().parse_args([tool, "--help"])
     assert left.value.code == 0
     assert f"usage: suspended lab {tool}" in capsys.readouterr().out
+
+
+def test_every_command_of_the_help_is_there_to_be_run(capsys):
+    """What the parser takes and what can be done are the same names."""
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(["--help"])
+    offered = capsys.readouterr().out.split("experiments and tools:")[1].split("An experiment is a file")[0]
+    assert set(re.findall(r"^    ([a-z][a-z-]*)", offered, re.MULTILINE)) == {*COMMANDS}

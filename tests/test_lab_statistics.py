@@ -14,9 +14,11 @@ pytest.importorskip("numpy", reason="the extra [lab] is not installed")
 
 from demos.lab.statistics import (
     Comparison,
+    Estimate,
     Interval,
     Quantiles,
     compare,
+    difference_interval,
     mean_interval,
     median,
     quantile,
@@ -111,6 +113,62 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says(count, least, m
         _, interval = ratio_of(base, other, seed=experiment, resamples=1_000)
         covered += interval.contains(0.6)
     assert least <= covered / 400 <= most
+
+
+def replicated(seed: int, count: int, *, shift: float = 0.0) -> list[Estimate]:
+    """A ratio of about 0.6, measured twice; the second time something more may have been added."""
+    draw = random.Random(seed)
+    found = []
+    for truth in (0.6, 0.6 + shift):
+        base = [draw.lognormvariate(1, 0.2) for _ in range(count)]
+        other = [value * draw.gauss(truth, 0.06) for value in base]
+        found.append(Estimate(*ratio_of(base, other, seed=seed, resamples=1_000), count))
+    return found
+
+
+@pytest.mark.parametrize("count", [3, 5, 8, 30])
+def test_figures_measured_twice_differ_by_chance_as_often_as_is_said(count):
+    """Over 100 seeded experiments of four figures, no interval of a difference misses 0 in at least 90 %.
+
+    Of the single figures, far fewer are within the first's own interval.
+    """
+    held = within = 0
+    for experiment in range(100):
+        figures = [replicated(4 * experiment + one, count) for one in range(4)]
+        held += all(difference_interval(*pair, of=4).contains(0.0) for pair in figures)
+        within += sum(first.interval.contains(second.value) for first, second in figures)
+    assert held >= 90
+    assert within < 0.93 * 400
+
+
+@pytest.mark.parametrize("count", [3, 5, 8, 30])
+def test_a_difference_of_several_half_widths_is_found(count):
+    """Of four, as they are in the mean, in nearly all of 100 experiments."""
+    intervals = [replicated(seed, count)[0].interval for seed in range(100)]
+    shift = 4 * sum(interval.high - interval.low for interval in intervals) / 2 / len(intervals)
+    found = sum(
+        not difference_interval(*replicated(seed, count, shift=shift), of=4).contains(0.0)
+        for seed in range(100)
+    )
+    assert found >= 95
+
+
+def test_a_difference_is_lopsided_as_its_figures_are():
+    """It may be far below where the second may be far below, or the first far above."""
+    first, second = Estimate(1.0, Interval(0.9, 1.4), 30), Estimate(3.0, Interval(2.7, 3.0), 30)
+    seen = difference_interval(first, second)
+    plain = seen.high - 2.0
+    assert 2.0 - seen.low == pytest.approx(5 * plain)
+    turned = difference_interval(second, first)
+    assert attrs.astuple(turned) == pytest.approx((-seen.high, -seen.low))
+
+
+def test_a_difference_needs_two_intervals():
+    """And is wider, the more of them are judged together."""
+    known, unknown = Estimate(1.0, Interval(0.9, 1.1), 8), Estimate(1.0, None, 1)
+    assert difference_interval(known, unknown) is difference_interval(unknown, known) is None
+    alone, together = (difference_interval(known, known, of=of) for of in (1, 20))
+    assert together.low < alone.low < 0.0 < alone.high < together.high
 
 
 def test_repeats_of_a_rollout_are_no_independent_evidence():

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.config import Limits
 from engine.engine import Engine
 from engine.intake import Intake
 from engine.ledger import Ledger
@@ -30,6 +31,11 @@ def tool(name: str, **members: Any) -> dict[str, Any]:
     return {"type": "function", "name": name, **members}
 
 
+def ample(**bounds: int) -> Shared:
+    """With room for all that a test says, but for the bound that it tells."""
+    return Shared(**{"max_entries": 64, "max_bytes": 100_000, **bounds})
+
+
 def known(shared: Shared, *creates: ResponseCreate) -> list[ToolTable]:
     """Each was read, to a table of its own."""
     tables = [ToolTable() for _ in creates]
@@ -40,7 +46,7 @@ def known(shared: Shared, *creates: ResponseCreate) -> list[ToolTable]:
 
 def test_the_same_tools_are_the_same_object():
     """Of two creates with equal lists the second gets the list of the first, and equals itself as before."""
-    shared, first, second = Shared(), create(tool("a"), tool("b")), create(tool("a"), tool("b"))
+    shared, first, second = ample(), create(tool("a"), tool("b")), create(tool("a"), tool("b"))
     known(shared, first)
 
     given_back = shared.create(second)
@@ -53,7 +59,7 @@ def test_a_create_without_anything_known_is_given_back_itself():
     """Nothing is copied for nothing."""
     one = create(tool("a"))
 
-    assert Shared().create(one) is one
+    assert ample().create(one) is one
 
 
 @pytest.mark.parametrize(
@@ -68,7 +74,7 @@ def test_a_create_without_anything_known_is_given_back_itself():
 )
 def test_what_is_not_equal_to_the_byte_is_not_shared(other):
     """Also what means the same: an echo has the order and the nulls of its own client."""
-    shared, first = Shared(), create(tool("a"))
+    shared, first = ample(), create(tool("a"))
     known(shared, first)
 
     assert shared.create(other).tools is other.tools
@@ -77,7 +83,7 @@ def test_what_is_not_equal_to_the_byte_is_not_shared(other):
 @pytest.mark.parametrize(("one", "other"), [(1, True), (1, 1.0), (0, False), (0.0, -0.0)])
 def test_numbers_that_python_holds_equal_are_told_apart(one, other):
     """A schema's 1, 1.0 and true are three things on the wire."""
-    shared, first, second = Shared(), create(tool("a", x=one)), create(tool("a", x=other))
+    shared, first, second = ample(), create(tool("a", x=one)), create(tool("a", x=other))
     known(shared, first)
 
     assert shared.create(second).tools is second.tools
@@ -85,7 +91,7 @@ def test_numbers_that_python_holds_equal_are_told_apart(one, other):
 
 def test_a_shared_list_is_not_read_again():
     """Its table is found by the list that was given, not by an equal one."""
-    shared, first, second = Shared(), create(tool("a")), create(tool("a"))
+    shared, first, second = ample(), create(tool("a")), create(tool("a"))
     (table,) = known(shared, first)
 
     assert shared.table_of(second.tools) is None
@@ -94,7 +100,7 @@ def test_a_shared_list_is_not_read_again():
 
 def test_what_was_not_read_is_not_shared():
     """A list that was refused leaves nothing behind."""
-    shared, first, second = Shared(), create(tool("a")), create(tool("a"))
+    shared, first, second = ample(), create(tool("a")), create(tool("a"))
     shared.create(first)
 
     assert shared.create(second) is second
@@ -102,7 +108,7 @@ def test_what_was_not_read_is_not_shared():
 
 def test_an_equal_list_that_was_read_meanwhile_does_not_replace_the_first():
     """Two creates may be read at the same time: the list of the first stays the shared one."""
-    shared, first, second = Shared(), create(tool("a")), create(tool("a"))
+    shared, first, second = ample(), create(tool("a")), create(tool("a"))
     table, _ = known(shared, first, second)
 
     assert shared.create(create(tool("a"))).tools is first.tools
@@ -112,7 +118,7 @@ def test_an_equal_list_that_was_read_meanwhile_does_not_replace_the_first():
 
 def test_the_same_instructions_are_the_same_object():
     """From the first create that says them on, whatever tools it has."""
-    shared, first, second = Shared(), create(instructions="be brief"), create(instructions="be brief")
+    shared, first, second = ample(), create(instructions="be brief"), create(instructions="be brief")
 
     assert shared.create(first) is first
     assert shared.create(second) == second
@@ -122,7 +128,7 @@ def test_the_same_instructions_are_the_same_object():
 
 def test_without_entries_nothing_is_shared():
     """As in naive HTTP."""
-    shared, first, second = Shared(max_entries=0), create(tool("a")), create(tool("a"))
+    shared, first, second = ample(max_entries=0), create(tool("a")), create(tool("a"))
     known(shared, first)
 
     assert shared.create(second) is second
@@ -131,7 +137,7 @@ def test_without_entries_nothing_is_shared():
 
 def test_the_list_that_was_used_longest_ago_goes_first():
     """With room for two, the third takes the place of the one that nobody asked for since."""
-    shared = Shared(max_entries=2)
+    shared = ample(max_entries=2)
     first, second, third = create(tool("a")), create(tool("b")), create(tool("c"))
     known(shared, first, second)
     shared.create(create(tool("a")))
@@ -147,7 +153,7 @@ def test_the_list_that_was_used_longest_ago_goes_first():
 
 def test_a_list_beyond_all_room_is_not_kept_and_takes_no_place():
     """What is larger than the bound leaves what was there."""
-    shared = Shared(max_bytes=200)
+    shared = ample(max_bytes=200)
     small, large = create(tool("a")), create(tool("b" * 200))
     known(shared, small, large)
 
@@ -173,7 +179,7 @@ def test_never_more_than_the_bounds(said: list[tuple[bool, int, int]]):
 def test_what_is_no_plain_json_is_left_alone():
     """A create that was made in the process may hold anything: it is not shared, and nothing fails."""
     one = attrs.evolve(create(tool("a")), tools=({"type": "function", "name": "a", "x": object()},))
-    shared = Shared()
+    shared = ample()
     known(shared, one, create(tool("b")))
 
     assert shared.create(one) is one
@@ -193,6 +199,24 @@ async def test_a_request_reads_nothing_that_another_one_read():
     assert third == first
     assert third is not first
     assert [[2, 0], [0, 2], [2, 0]] == [one, two, three]
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        (Limits(), [True, True]),
+        (Limits(max_shared_entries=1), [False, True]),
+        (Limits(max_shared_entries=0), [False, False]),
+        (Limits(max_shared_bytes=60), [True, False]),
+    ],
+)
+def test_an_engine_shares_within_its_limits(limits, kept):
+    """A short list and a longer one, read in this order."""
+    shared = Engine.make(Scripted([[END]]), limits=limits).shared
+    lists = [create(tool("a")), create(tool("b" * 40))]
+    known(shared, *lists)
+
+    assert [shared.table_of(one.tools) is not None for one in lists] == kept
 
 
 async def test_a_list_with_a_fault_is_refused_as_often_as_it_comes():

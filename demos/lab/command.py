@@ -1,7 +1,7 @@
 """`suspended lab`: what a person asks for, run and reported; the exit code says whether the result may be quoted."""
 
 import importlib.util
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,7 +11,7 @@ import attrs
 from rich.console import Console
 
 from demos.lab import bill_command, calibrate, computed, perfetto, scenario, spans
-from demos.lab.arms import ARMS
+from demos.lab.arguments import make_parser
 from demos.lab.environment import environment
 from demos.lab.plan import Plan, PlanError, experiments, packaged_text
 from demos.lab.process import ChildError
@@ -23,51 +23,6 @@ from demos.lab.workload import WorkloadError
 
 OK, FAILED, USAGE, INVALID = 0, 1, 2, 3
 EXTRA: Final = "pip install 'suspended-response[lab]'"
-
-_ARMS: Final = "\n".join(f"  {arm.rung:4} {arm.name:12} {arm.adds}" for arm in ARMS.values())
-_EPILOG: Final = f"""\
-An experiment is a file: what is compared, in which cells, how often. Its results are one JSON object a line, written as
-they come; report.html beside it is made from that file alone, with its plots, tables, method and checks.
-
-arms, each adding to the one before:
-{_ARMS}
-Any arm may run twice in an experiment, as NAME#2: between the two no difference may show.
-
-examples:
-  suspended lab ladder --quick              every arm in virtual time, in under a minute
-  suspended lab ladder --out ladder         for real: three processes, about ten minutes
-  suspended lab ladder --out ladder --resume    go on where it was stopped
-  suspended lab ladder --locked             refuse whatever would make it another experiment: figures to be compared
-  suspended lab together lab/ladder lab/map lab/faults    their reports as one page with a table of contents
-  suspended lab alpha                       OpenAI's ten timings from their own two constants
-  suspended lab run mine.toml --out mine    an experiment of your own; `suspended lab show ladder` prints one to begin with
-  suspended lab bill trace.jsonl            where the time of your own rollouts went
-
-exit codes:
-  0    done; every check of the report passed or was not asked for
-  1    it could not be run, or rollouts failed
-  2    wrong usage, or a file that is no experiment, no result or no trace
-  3    done, but a check failed: the figures are not to be quoted, and the report says why
-  130  interrupted; --resume goes on
-"""
-_EXPERIMENT_EPILOG: Final = """\
-A second run with the same seed has the same design: the same rollouts, texts and order. --resume keeps what is in the file
-and runs the rest; a file of another plan or seed is refused. Reports need the extra [lab].
-
-exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, but a check failed; 130 interrupted, --resume goes on
-"""
-_COMPUTED_EPILOG: Final = """\
-All of these but `scale` and `peers` need no wall clock: the same seed gives the same figures on each machine. Results are one JSON
-object a line, and the report is made from that file alone. Reports need the extra [lab].
-
-exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, but a check failed; 130 interrupted, --resume goes on
-"""
-_COMPARE_EPILOG: Final = """\
-The same design is the same plan and seed, rollouts, orders, turns and tokens. A headline figure is repeated where each run's
-value is within the other's interval.
-
-exit codes: 0 repeated; 1 failed; 2 no such results; 3 another design, or a headline figure outside of an interval
-"""
 
 
 @attrs.frozen(kw_only=True)
@@ -94,9 +49,8 @@ class Terminal:
 def lab(argv: Sequence[str], terminal: Terminal) -> int:
     """Run `suspended lab …`; the exit code. `SystemExit`: argparse has said what is wrong. `KeyboardInterrupt`."""
     arguments = make_parser().parse_args(argv)
-    run: Callable[[Namespace, Terminal], int] = arguments.run
     try:
-        return run(arguments, terminal)
+        return COMMANDS[arguments.action](arguments, terminal)
     except (PlanError, ResultsError, WorkloadError, ValueError) as error:
         terminal.note(f"suspended: lab {arguments.action}: {error}")
         return USAGE
@@ -106,83 +60,6 @@ def lab(argv: Sequence[str], terminal: Terminal) -> int:
     except (ChildError, OSError) as error:
         terminal.note(f"suspended: lab {arguments.action}: {error}")
         return FAILED
-
-
-def make_parser() -> ArgumentParser:
-    """The parser of everything after `suspended lab`."""
-    parser = ArgumentParser(
-        prog="suspended lab",
-        description="Run the same rollout in every form, measure it in pairs, and say what is worth what.",
-        epilog=_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(
-        title="experiments and tools", metavar="NAME", dest="action", required=True
-    )
-
-    def add(
-        name: str, summary: str, run: Callable[[Namespace, Terminal], int], epilog: str = ""
-    ) -> ArgumentParser:
-        one = actions.add_parser(
-            name,
-            help=summary,
-            description=summary,
-            epilog=epilog,
-            formatter_class=RawDescriptionHelpFormatter,
-        )
-        one.set_defaults(run=run)
-        return one
-
-    for name in experiments():
-        one = add(name, Plan.load(name).title, _experiment, _EXPERIMENT_EPILOG)
-        one.set_defaults(plan=name)
-        _add_run_arguments(one)
-    for name, one_computed in computed.EXPERIMENTS.items():
-        computed.add_arguments(
-            add(name, one_computed.summary, _computed, one_computed.epilog + _COMPUTED_EPILOG), one_computed
-        )
-    own = add("run", "an experiment of your own", _experiment, _EXPERIMENT_EPILOG)
-    own.add_argument("plan", metavar="FILE.toml", help="the experiment")
-    _add_run_arguments(own)
-    show = add("show", "print a packaged experiment", _show)
-    show.add_argument("plan", metavar="NAME", choices=experiments(), help=", ".join(experiments()))
-    again = add("report", "make the report again, from the result files alone", _report)
-    again.add_argument("place", type=Path, metavar="DIR|FILE", help="the results; a file may be compressed")
-    again.add_argument(
-        "--out", type=Path, metavar="DIR", help="for report and results (default: beside them)"
-    )
-    old = add(
-        "kept", "the results behind the README's figures: which there are, or one with its report", _kept
-    )
-    old.add_argument("name", metavar="NAME", nargs="?", help="of the experiment; without it they are listed")
-    old.add_argument(
-        "--out", type=Path, metavar="DIR", help="for results and report (default: lab/kept/NAME)"
-    )
-    together = add("together", "the reports of several experiments as one page", _together)
-    together.add_argument(
-        "places", type=Path, nargs="+", metavar="DIR", help="where the results of an experiment are"
-    )
-    together.add_argument(
-        "--out", type=Path, default=Path("lab"), metavar="DIR", help="for index.html (default: lab)"
-    )
-    two = add("compare", "does a second run of an experiment repeat the first?", _compare, _COMPARE_EPILOG)
-    for which in ("first", "second"):
-        two.add_argument(which, type=Path, metavar=which.upper(), help="a directory of results, or the file")
-    calibrate.add_arguments(add("calibrate", calibrate.SUMMARY, _calibrate, calibrate.EPILOG))
-    bill_command.add_arguments(add("bill", bill_command.SUMMARY, _bill, bill_command.EPILOG))
-    perfetto.add_arguments(add("perfetto", "traces as a picture for ui.perfetto.dev", _perfetto))
-    spans.add_arguments(add("spans", "traces as OpenTelemetry GenAI spans and metrics", _spans))
-    return parser
-
-
-def _add_run_arguments(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--out", type=Path, metavar="DIR", help="for results and report (default: lab/NAME)")
-    add("--seed", type=int, default=0, help="of texts, workloads and orders (default: 0)")
-    add("--quick", action="store_true", help="the small version: shows that it works, proves nothing")
-    add("--resume", action="store_true", help="go on with the results that are there")
-    add("--locked", action="store_true", help=computed.LOCKED_HELP)
-    add("--plain", action="store_true", help="lines instead of a bar; so it is too without a terminal")
 
 
 # --- experiments ---------------------------------------------------------------------------------------------------
@@ -342,3 +219,20 @@ def _perfetto(arguments: Namespace, _terminal: Terminal) -> int:
 
 def _spans(arguments: Namespace, _terminal: Terminal) -> int:
     return spans.run(arguments)
+
+
+COMMANDS: Final[Mapping[str, Callable[[Namespace, Terminal], int]]] = {
+    **dict.fromkeys(experiments(), _experiment),
+    **dict.fromkeys(computed.EXPERIMENTS, _computed),
+    "run": _experiment,
+    "show": _show,
+    "report": _report,
+    "kept": _kept,
+    "together": _together,
+    "compare": _compare,
+    "calibrate": _calibrate,
+    "bill": _bill,
+    "perfetto": _perfetto,
+    "spans": _spans,
+}
+"""By what a person says after `suspended lab`; what comes after it, `demos.lab.arguments` has read. The value is the exit code."""

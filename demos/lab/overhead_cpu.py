@@ -45,6 +45,8 @@ class Share:
 
     ratio: float | None
     interval: Interval | None
+    units: int = 0
+    """Rollouts and repeats of them."""
 
     @property
     def saving(self) -> float | None:
@@ -81,7 +83,7 @@ def share(records: Sequence[Rollout], base: str, arm: str) -> Share:
     known = _known(records)
     pairs = [pair for pair in known if _all_there(known[pair], base) and _all_there(known[pair], arm)]
     values = [[_of_pair(known[pair], one).overhead for pair in pairs] for one in (base, arm)]
-    return Share(*ratio_of(*values)) if pairs else Share(None, None)
+    return Share(*ratio_of(*values), len(pairs)) if pairs else Share(None, None)
 
 
 def raw_share(records: Sequence[Rollout], base: str, arm: str) -> Share:
@@ -89,7 +91,7 @@ def raw_share(records: Sequence[Rollout], base: str, arm: str) -> Share:
     known = _known(records)
     both = [one for one in known.values() if base in one and arm in one]
     values = [[_per_turn(one, name) for one in both] for name in (base, arm)]
-    return Share(*ratio_of(*values)) if both else Share(None, None)
+    return Share(*ratio_of(*values), len(both)) if both else Share(None, None)
 
 
 def last_against_first(records: Sequence[Rollout], arm: str) -> Share:
@@ -100,7 +102,7 @@ def last_against_first(records: Sequence[Rollout], arm: str) -> Share:
         if record.arm == arm and len(turns) >= 2 * (edge + 1):
             firsts.append(sum(turns[1 : edge + 1]))
             lasts.append(sum(turns[-edge - 1 : -1]))
-    return Share(*ratio_of(firsts, lasts)) if firsts else Share(None, None)
+    return Share(*ratio_of(firsts, lasts), len(firsts)) if firsts else Share(None, None)
 
 
 def edge_turns(turns: int) -> int:

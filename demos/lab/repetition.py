@@ -1,13 +1,20 @@
-"""Is a run what another one was? The same design, and each headline figure within the other's interval.
+"""Is a run what another one was? The same design, and headline figures whose difference may be nothing but chance.
 
 The design is what experiment and seed fix: plan, rollouts, blocks and the order of the arms. What each rollout had to do
 belongs to it: turns and sampled tokens. Of the figures, those decide that a report is about, of its headline's arm against
 the baseline in each cell: the whole rollout, and the first token of its first and of its resumed turns; an arm that ran
-twice is one more. What the other arms save is shown beside them: of so many intervals of 95 % some miss by chance.
+twice is one more. What the other arms save is shown beside them.
+
+A figure is repeated where the interval of the difference of both runs contains 0. One run's interval of 95 % is no
+measure of that: a second good run is within it in some 80 to 90 % of cases only, as its own figure is off too. The intervals
+of all figures that decide hold together in 95 % (Bonferroni): two good runs rarely disagree, however many figures they have.
+Where a figure is of many rollouts, its interval speaks of others too (`demos.lab.statistics`), and a second run of the same
+seed has the same ones: there, what agrees does not contradict the first, and may still have changed by less than it states.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +23,15 @@ import attrs
 from demos.lab.overhead_cpu import Share, has_floors, share
 from demos.lab.records import CellKey, Header, Rollout, RolloutKey, cell_key, cell_name, differences
 from demos.lab.results import ResultsReader
-from demos.lab.statistics import ROUNDING, Comparison, Interval, compare, total_s
+from demos.lab.statistics import (
+    ROUNDING,
+    Comparison,
+    Estimate,
+    Interval,
+    compare,
+    difference_interval,
+    total_s,
+)
 from demos.lab.turn_kinds import first_turn_s, resumed_turn_s
 from demos.lab.validity import base_arm, judged
 
@@ -31,23 +46,42 @@ _MOST_SHOWN: Final = 5
 
 
 @attrs.frozen(kw_only=True)
-class Figure:
-    """What an arm saves in both runs, as shares of the baseline."""
+class Question:
+    """What an arm saves, as a share of the baseline: a figure of every run."""
 
     cell: CellKey
     arm: str
     base: str
     measure: str
     decides: bool
-    first: float | None
-    first_interval: Interval | None
-    second: float | None
-    second_interval: Interval | None
+    ask: Callable[[Sequence[Rollout]], Comparison | Share]
+    """Of the rollouts of its cell."""
+
+    def answer(self, rollouts: Sequence[Rollout]) -> Estimate:
+        """By a run."""
+        found = self.ask(rollouts)
+        return Estimate(found.saving, found.saving_interval, found.units)
+
+
+@attrs.frozen
+class Figure:
+    """The answers of both runs."""
+
+    question: Question
+    first: Estimate
+    second: Estimate
+    difference: Interval | None
+    """Of the second minus the first, so wide that those of all deciding figures hold together."""
+
+    @property
+    def agrees(self) -> bool:
+        """May the difference be nothing but chance? Not where a run has no interval."""
+        return _contains(self.difference, 0.0)
 
     @property
     def within(self) -> bool:
-        """Is each within the other's interval? Not where one of them has none."""
-        return _contains(self.first_interval, self.second) and _contains(self.second_interval, self.first)
+        """Is the second within the first's own interval?"""
+        return _contains(self.first.interval, self.second.value)
 
 
 @attrs.frozen
@@ -60,9 +94,9 @@ class Repetition:
 
     @property
     def holds(self) -> bool:
-        """Same design, and every deciding figure within its interval."""
-        deciding = [figure for figure in self.figures if figure.decides]
-        return not self.design and bool(deciding) and all(figure.within for figure in deciding)
+        """Same design, and every deciding figure agrees."""
+        deciding = [figure for figure in self.figures if figure.question.decides]
+        return not self.design and bool(deciding) and all(figure.agrees for figure in deciding)
 
 
 def repetition(first: Path, second: Path) -> Repetition:
@@ -112,22 +146,44 @@ def _rollouts(key: RolloutKey, first: Rollout, second: Rollout) -> Iterator[str]
 
 
 def _figures(header: Header, first: Sequence[Rollout], second: Sequence[Rollout]) -> Iterator[Figure]:
+    ours, theirs = _cells(first), _cells(second)
+    questions = [question for cell in ours for question in _questions(header, cell, ours[cell])]
+    judged_together = max(1, sum(question.decides for question in questions))
+    for question in questions:
+        one, other = (question.answer(run[question.cell]) for run in (ours, theirs))
+        yield Figure(question, one, other, difference_interval(one, other, of=judged_together))
+
+
+def _questions(header: Header, cell: CellKey, rollouts: Sequence[Rollout]) -> Iterator[Question]:
     base, headline = header.config["baseline"], header.config["headline"]
-    runs = [_cells(run) for run in (first, second)]
-    for cell in runs[0]:
-        ran = list(dict.fromkeys(one.arm for one in runs[0][cell]))
-        for arm in header.config["arms"]:
-            against = base_arm(arm) if "#" in arm else base
-            if arm not in ran or arm == against:
-                continue
-            for what, measure in _MEASURES.items():
-                if what != _TOTAL and arm != headline:
-                    continue
-                found = [compare(run[cell], against, arm, measure=measure) for run in runs]
-                yield _figure(cell, what, *found, decides=arm == headline or "#" in arm)
-        if base in ran and headline in ran and has_floors(runs[0][cell]):
-            shares = [share(run[cell], base, headline) for run in runs]
-            yield _overhead(cell, base, headline, *shares)
+    ran = {one.arm for one in rollouts}
+    for arm in header.config["arms"]:
+        against = base_arm(arm) if "#" in arm else base
+        if arm in ran and arm != against:
+            yield from _savings(cell, against, arm, headline)
+    if base in ran and headline in ran and has_floors(rollouts):
+        yield Question(
+            cell=cell,
+            arm=headline,
+            base=base,
+            measure="server's overhead of a turn",
+            decides=True,
+            ask=partial(share, base=base, arm=headline),
+        )
+
+
+def _savings(cell: CellKey, base: str, arm: str, headline: str) -> Iterator[Question]:
+    """Of its time; of the headline's arm, of each kind of turn as well."""
+    for name, measure in _MEASURES.items():
+        if name == _TOTAL or arm == headline:
+            yield Question(
+                cell=cell,
+                arm=arm,
+                base=base,
+                measure=name,
+                decides=arm == headline or "#" in arm,
+                ask=partial(compare, base=base, arm=arm, measure=measure),
+            )
 
 
 def _cells(rollouts: Sequence[Rollout]) -> dict[CellKey, list[Rollout]]:
@@ -135,34 +191,6 @@ def _cells(rollouts: Sequence[Rollout]) -> dict[CellKey, list[Rollout]]:
     for rollout in rollouts:
         cells[cell_key(rollout.cell)].append(rollout)
     return cells
-
-
-def _figure(cell: CellKey, what: str, first: Comparison, second: Comparison, *, decides: bool) -> Figure:
-    return Figure(
-        cell=cell,
-        arm=first.arm,
-        base=first.base,
-        measure=what,
-        decides=decides,
-        first=first.saving,
-        first_interval=first.saving_interval,
-        second=second.saving,
-        second_interval=second.saving_interval,
-    )
-
-
-def _overhead(cell: CellKey, base: str, arm: str, first: Share, second: Share) -> Figure:
-    return Figure(
-        cell=cell,
-        arm=arm,
-        base=base,
-        measure="server's overhead of a turn",
-        decides=True,
-        first=first.saving,
-        first_interval=first.saving_interval,
-        second=second.saving,
-        second_interval=second.saving_interval,
-    )
 
 
 def _contains(interval: Interval | None, value: float | None) -> bool:
@@ -180,33 +208,39 @@ def lines(found: Repetition) -> Iterator[str]:
         yield f"other design: {difference}"
     cell: CellKey | None = None
     for figure in found.figures:
-        if figure.cell != cell:
-            cell = figure.cell
+        if figure.question.cell != cell:
+            cell = figure.question.cell
             yield cell_name(cell)
-        mark = (
-            ("ok  " if figure.within else "OUT ") if figure.decides else ("    " if figure.within else " out")
-        )
-        name = f"{figure.arm} against {figure.base}, {figure.measure}"
-        yield (
-            f"  {mark} {name:58} {_shown(figure.first, figure.first_interval)}   "
-            f"{_shown(figure.second, figure.second_interval)}"
-        )
-    if found.figures:
-        yield _counted(found.figures)
+        yield _line(figure)
+    yield from _counted(found.figures)
     yield "the second run repeats the first" if found.holds else "the second run does not repeat the first"
 
 
-def _counted(figures: Sequence[Figure]) -> str:
-    deciding = [figure for figure in figures if figure.decides]
-    others = [figure for figure in figures if not figure.decides]
+def _line(figure: Figure) -> str:
+    asked, apart = figure.question, figure.difference
+    mark = "unknown" if apart is None else "ok" if figure.agrees else "differs"
+    name = f"{asked.arm} against {asked.base}, {asked.measure}"
+    told = f"   difference {100 * apart.low:.1f} to {100 * apart.high:.1f}" if apart else ""
     return (
-        f"{sum(one.within for one in deciding)} of {len(deciding)} headline figures are within each other's interval, "
-        f"and {sum(one.within for one in others)} of {len(others)} others"
+        f"  {mark if asked.decides else f'({mark})':9} {name:58} "
+        f"{_shown(figure.first)}   {_shown(figure.second)}{told}"
     )
 
 
-def _shown(saving: float | None, interval: Interval | None) -> str:
-    if saving is None:
-        return "no data"
+def _counted(figures: Sequence[Figure]) -> Iterator[str]:
+    for what, decide in (("headline figures", True), ("other figures", False)):
+        chosen = [figure for figure in figures if figure.question.decides == decide]
+        if chosen:
+            agree, within = sum(one.agrees for one in chosen), sum(one.within for one in chosen)
+            yield (
+                f"{agree} of {len(chosen)} {what} agree; "
+                f"{within} of the second run's are within the first's own interval"
+            )
+
+
+def _shown(estimate: Estimate) -> str:
+    if estimate.value is None:
+        return f"{'no data':27}"
+    interval = estimate.interval
     sure = f" [{100 * interval.low:.1f}, {100 * interval.high:.1f}]" if interval else " [no interval]"
-    return f"{100 * saving:6.1f} %{sure:18}"
+    return f"{100 * estimate.value:6.1f} %{sure:18}"

@@ -52,6 +52,16 @@ class Interval:
 
 
 @attrs.frozen
+class Estimate:
+    """A figure and how sure it is; None where nothing is known."""
+
+    value: float | None
+    interval: Interval | None
+    units: int
+    """Of which the interval was drawn."""
+
+
+@attrs.frozen
 class Quantiles:
     """A distribution in five numbers: None where nothing was measured."""
 
@@ -101,6 +111,11 @@ class Comparison:
         """Of the saving."""
         ratio = self.ratio_interval
         return None if ratio is None else Interval(1 - ratio.high, 1 - ratio.low)
+
+    @property
+    def units(self) -> int:
+        """How many were drawn."""
+        return self.rollouts if self.unit == "rollout" else self.pairs
 
     @property
     def same(self) -> bool | None:
@@ -170,6 +185,24 @@ def ratio_of(
     units = np.array(sorted(zip(base, other, strict=True)), dtype=float).reshape(-1, 2)
     sums = _resampled(units, seed, resamples)
     return _ratio(units), _interval(_ratios(sums), len(units))
+
+
+def difference_interval(first: Estimate, second: Estimate, *, of: int = 1) -> Interval | None:
+    """Of the second minus the first, which was measured apart from it; None where one of them has no interval.
+
+    Their standard errors add as squares, on each side by itself: the difference is small where the second is small and the
+    first large (Zou and Donner 2008). `of`: as in `compare`.
+    """
+    if first.value is None or second.value is None or first.interval is None or second.interval is None:
+        return None
+    first_below, first_above = _errors(first.value, first.interval, first.units)
+    second_below, second_above = _errors(second.value, second.interval, second.units)
+    width = _student_quantile(first.units + second.units - 1, of)
+    middle = second.value - first.value
+    return Interval(
+        middle - width * math.hypot(second_below, first_above),
+        middle + width * math.hypot(second_above, first_below),
+    )
 
 
 def mean_interval(
@@ -284,6 +317,12 @@ def _interval(statistics: NDArray[np.float64], count: int, of: int = 1) -> Inter
     tail = NormalDist().cdf(-math.sqrt(count / (count - 1)) * _student_quantile(count, of))
     low, high = np.quantile(statistics, [tail, 1 - tail])
     return Interval(float(low), float(high))
+
+
+def _errors(value: float, interval: Interval, count: int) -> tuple[float, float]:
+    """The standard errors below and above a figure, from an interval that stands for itself."""
+    width = _student_quantile(count, 1)
+    return (value - interval.low) / width, (interval.high - value) / width
 
 
 def _student_quantile(count: int, of: int) -> float:
