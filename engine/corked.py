@@ -29,7 +29,7 @@ import trio
 
 from engine.config import Limits
 from engine.frames import CLOSE, TEXT, InboundFrames, close_frame, frame, medium_header
-from engine.streams import ReplayedStream, StreamStatistics, plain_socket
+from engine.streams import ReplayedStream, StreamStatistics, plain_socket, receive_of
 
 SLICE_BYTES = 16 * 1024
 """One write on a stream that is not a plain socket, so that progress can be seen; one TLS record."""
@@ -58,6 +58,7 @@ class CorkedStream(trio.abc.Stream):
         self._limits = limits
         self._client = client
         self._socket = plain_socket(inner)
+        self._receive = receive_of(inner)
         self._direct = direct and self._socket is not None and os.name == "posix"
         self._answer_headers = answer_headers
         self._inbound = InboundFrames(limits)
@@ -269,16 +270,21 @@ class CorkedStream(trio.abc.Stream):
         except OSError as error:
             self._break(f"write failed ({error!r})")
             return
-        self._in_write_bytes = sent
         del self._outgoing[:sent]
-        self._count_write(sent)
+        self._bytes_out += sent
+        self._writes += 1
+        if self._drained:
+            self._unpark_if_drained()
 
     def _count_write(self, sent: int) -> None:
         if self.failure is None:
             self._in_write_bytes -= sent
             self._bytes_out += sent
             self._writes += 1
-        if self._drained and self.unsent_bytes <= self._limits.outbox_high_water_bytes // 2:
+        self._unpark_if_drained()
+
+    def _unpark_if_drained(self) -> None:
+        if self.unsent_bytes <= self._limits.outbox_high_water_bytes // 2:
             self._drained.unpark_all()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
@@ -305,7 +311,7 @@ class CorkedStream(trio.abc.Stream):
     async def _read(self, max_bytes: int | None) -> bytes | bytearray:
         self._receiving = True
         try:
-            data = await self._inner.receive_some(max_bytes)
+            data = await self._receive(max_bytes)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._at_end = True
             self.on_end()

@@ -21,7 +21,7 @@ from engine.config import Limits
 from engine.door import DoorFailed, Knock, error_body, handshake_of, next_head
 from engine.exchange import ClientGone, Exchange, Headers, Refused, Site
 from engine.handshake import Handshake
-from engine.streams import plain_socket
+from engine.streams import plain_socket, receive_of
 from protocol.errors import RemoteProtocolError, refusal
 
 SLICE_BYTES: Final = 16 * 1024
@@ -52,6 +52,7 @@ class HttpConnection:
         counts: HttpCounts,
     ) -> None:
         self._stream = knock.stream
+        self._read = receive_of(self._stream)
         self._socket = plain_socket(knock.stream)
         self._parser = knock.parser
         self._first: h11.Request | None = knock.request
@@ -249,7 +250,7 @@ class HttpConnection:
     async def _receive(self) -> bytes:
         """The next bytes; none at the end, whatever the end is."""
         try:
-            return bytes(await self._stream.receive_some(self._limits.receive_buffer_bytes))
+            return bytes(await self._read(self._limits.receive_buffer_bytes))
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
 

@@ -123,23 +123,23 @@ class SegmentRun:
 class _Taker:
     """What a segment does with each step, in the ledger: once a step, not twice an event."""
 
-    __slots__ = ("_ledger", "_outbox", "_run", "over")
+    __slots__ = ("_enter", "_flush", "_ledger", "_outbox", "_take", "over")
 
     def __init__(self, run: SegmentRun, ledger: Ledger, outbox: Outbox) -> None:
-        self._run = run
         self._ledger = ledger
         self._outbox = outbox
+        self._enter, self._take, self._flush = ledger.enter, run.take, outbox.flush
         self.over = False
 
     def take(self, step: base.Step) -> bool:
-        self._ledger.enter(Stage.ENCODE)
-        self.over = self._run.take(step)
-        self._ledger.enter(Stage.SEND)
+        self._enter(Stage.ENCODE)
+        self.over = self._take(step)
+        self._enter(Stage.SEND)
         return self.over
 
     def flush(self) -> bool:
-        writable = self._outbox.flush()
-        self._ledger.enter(Stage.SAMPLE)  # of the last step, too: closing the sampler is its own affair
+        writable = self._flush()
+        self._enter(Stage.SAMPLE)  # of the last step, too: closing the sampler is its own affair
         return writable
 
     async def rest(self) -> None:

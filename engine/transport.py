@@ -116,6 +116,7 @@ class _WebSocketTransport:
         self._last_word: tuple[int, str] | None = None
         self._closing = False
         self._gone = trio.Event()
+        self.flush: Callable[[], bool] = stream.flush
         stream.farewell = self._farewell
 
     def send_nowait(self, text: bytes) -> None:
@@ -128,9 +129,6 @@ class _WebSocketTransport:
             self._stream.cork_texts(texts)
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             raise self._end() from None
-
-    def flush(self) -> bool:
-        return self._stream.flush()
 
     async def wait_writable(self) -> None:
         try:

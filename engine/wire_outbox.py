@@ -44,9 +44,13 @@ class WireOutbox:
         for text in texts:
             self._send(text)
 
-    def flush(self) -> bool:
-        """Let what is queued leave; False: too much of it is left, or the client is gone."""
-        return self._transport.flush()
+    @property
+    def flush(self) -> Callable[[], bool]:
+        """Call it to let what is queued leave; False: too much of it is left, or the client is gone.
+
+        The transport's own: on the hot path a call less for each step.
+        """
+        return self._transport.flush
 
     async def wait_writable(self) -> None:
         """Wait while the client is behind; for ever, if it is gone: the reader stops the rollout then."""

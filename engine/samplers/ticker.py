@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from engine.samplers.alarm import Alarm, open_alarm
 from engine.samplers.base import Step, Taker
 
 STEPS_BETWEEN_CHECKPOINTS: Final = 64
@@ -84,19 +85,19 @@ class Ticker:
         """Without an event for each wait: that is a quarter of a wait's cost."""
         self._pushed: dict[trio.lowlevel.Task, Pushed] = {}
         """Those of them that need not be woken for a step."""
-        self._nap = trio.CancelScope()
+        self._alarm: Alarm | None = None
+        """None: nobody runs the ticker."""
         self._due = math.inf
-        """When the nap ends, but for the rest of a tick; never, as long as nobody waits."""
+        """When the alarm rings, but for the rest of a tick; never, as long as nobody waits."""
 
     async def run(self) -> None:
         """The one task behind all streams. Runs until cancelled."""
-        while True:
-            self._due = min(self._waiting.values(), default=math.inf)
-            self._nap = trio.CancelScope(deadline=self._tick_for(self._due, trio.current_time()))
-            with self._nap:
-                await _sleep()
-            await trio.lowlevel.checkpoint_if_cancelled()
-            await self._step(trio.current_time())
+        with open_alarm(self.tick_seconds) as self._alarm:
+            while True:
+                self._due = min(self._waiting.values(), default=math.inf)
+                self._alarm.set(self._tick_for(self._due, trio.current_time()))
+                await self._alarm.wait()
+                await self._step(trio.current_time())
 
     def _tick_for(self, due: float, now: float) -> float:
         """The first tick that is both at or after `due` and after `now`."""
@@ -179,9 +180,9 @@ class Ticker:
 
     def _expect(self, task: trio.lowlevel.Task, due: float) -> None:
         self._waiting[task] = due
-        if due < self._due:  # wakes nobody: the nap only ends earlier
+        if due < self._due and self._alarm is not None:  # wakes nobody: it only rings earlier
             self._due = due
-            self._nap.deadline = self._tick_for(due, trio.current_time())
+            self._alarm.set(self._tick_for(due, trio.current_time()))
 
     async def push(self, steps: Iterator[Timed], taker: Taker, note: Note) -> None:
         """Each step to `taker` at the first tick at or after its time, or at once if that is over; until either ends.
@@ -218,14 +219,3 @@ class Ticker:
                 raise stream.failure
             finally:
                 stream.failure = None  # it holds this frame, which holds the stream
-
-
-async def _sleep() -> None:
-    """Until cancelled, and then just return: an exception to be caught at each tick would cost a sixth of it."""
-    task = trio.lowlevel.current_task()
-
-    def wake(_raise_cancel: object) -> trio.lowlevel.Abort:
-        trio.lowlevel.reschedule(task)
-        return trio.lowlevel.Abort.FAILED
-
-    await trio.lowlevel.wait_task_rescheduled(wake)
