@@ -444,6 +444,7 @@ class Rollout:
         Where a rollout waits, and what it calls there, is as flat as can be: each frame is held by thousands.
         """
         if not self.inbox.pending:
+            self._flush()
             return False
         self._pause()
         if not self._dialect.suspends:
@@ -494,6 +495,7 @@ class Rollout:
 
     async def _finish(self) -> None:
         """Post-inference, then the terminal event. Shielded and bounded: what ended the rollout cannot end this."""
+        self._flush()  # the last step; what follows may take its time
         ending = self._ending or Ending.DISCONNECTED
         row = self._endings.get(ending) or self._dialect.sampling_endings[ending]
         begun = self.resource

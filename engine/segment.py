@@ -15,6 +15,9 @@ from engine.ledger import Ledger, Stage
 from engine.outbox import Outbox
 from engine.samplers import base
 
+SHORT_TOKENS: Final = 1024
+"""A segment of fewer is rendered in a millisecond: its last step can wait for what is said after that."""
+
 
 class BudgetSpentError(Exception):
     """`max_output_tokens` is used up, or the model met its own limit of length."""
@@ -46,7 +49,7 @@ class SegmentRun:
     async def run(
         self, sampling: base.Sampling, appended: base.Appended, ledger: Ledger, outbox: Outbox
     ) -> None:
-        """Take steps until the segment is over. A checkpoint if the sampler's are.
+        """Take steps until the segment is over; the last one may have to be flushed. A checkpoint if the sampler's are.
 
         `BudgetSpentError`; `SamplerContractError`; whatever the sampler raises.
         """
@@ -123,9 +126,10 @@ class SegmentRun:
 class _Taker:
     """What a segment does with each step, in the ledger: once a step, not twice an event."""
 
-    __slots__ = ("_enter", "_flush", "_ledger", "_outbox", "_take", "over")
+    __slots__ = ("_enter", "_flush", "_ledger", "_outbox", "_run", "_take", "over")
 
     def __init__(self, run: SegmentRun, ledger: Ledger, outbox: Outbox) -> None:
+        self._run = run
         self._ledger = ledger
         self._outbox = outbox
         self._enter, self._take, self._flush = ledger.enter, run.take, outbox.flush
@@ -138,9 +142,14 @@ class _Taker:
         return self.over
 
     def flush(self) -> bool:
-        writable = self._flush()
+        writable = self._leaves_with_what_follows or self._flush()
         self._enter(Stage.SAMPLE)  # of the last step, too: closing the sampler is its own affair
         return writable
+
+    @property
+    def _leaves_with_what_follows(self) -> bool:
+        """Is it the last step, and the end of the segment, or of the response, about to be told? One write for both."""
+        return self.over and self._run.output_tokens < SHORT_TOKENS
 
     async def rest(self) -> None:
         with self._ledger.at(Stage.SEND):

@@ -36,6 +36,8 @@ ACTIONS: Final[Mapping[str, Sequence[Step | Stall | Raise]]] = {
     "both": [call("f"), call("patch", "*** Begin", index=1), END],
     "wait": WAITS,
     "wait and call": [*say("Wait."), Stall(STALL_SECONDS), call("f"), END],
+    "wait with the end": [*say("Wait."), Stall(STALL_SECONDS), END],
+    "call, and wait with the end": [call("f"), *say("Wait."), Stall(STALL_SECONDS), END],
     "call slowly": [
         (CallStart(0, "f"),),
         Stall(STALL_SECONDS),

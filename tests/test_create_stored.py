@@ -1,6 +1,12 @@
 """With `store: true` the store answers where the connection's memory does not (reference 4.4, lookup 2)."""
 
-from tests.create_form import Caller, connect, not_found, run, text_in
+import attrs
+import trio
+
+from engine.config import DEFAULT_LIMITS
+from engine.storage import MemoryStore, StoredResponse
+from tests.create_form import STALL_SECONDS, Caller, connect, not_found, run, text_in
+from tests.scenarios import Talk
 
 NOBODY = {"type": "function_call_output", "call_id": "call_nobody", "output": "?"}
 
@@ -18,6 +24,51 @@ def test_an_older_response_is_found_in_the_store():
     left = run(program)
 
     assert left.heard() == ["one", "You said one.", "four"]
+
+
+def test_all_that_was_said_is_there_before_the_store_is():
+    """The end is told when the response is kept; what the model wrote last does not wait for that."""
+
+    async def program(caller: Caller) -> None:
+        caller.served.server.engine.store = store = StoreInNoHurry()
+        caller.create("wait with the end", store=True)
+        await store.asked.wait()
+        await caller.until("response.output_item.done")
+        store.go.set()
+        await caller.until("response.completed")
+
+    run(program)
+
+
+def test_what_was_said_last_does_not_wait_for_a_slot():
+    """A client that answers before the segment is over leads straight to the next one, which may have to wait for its turn."""
+
+    async def program(caller: Caller) -> None:
+        async with caller.served.connect_raw(append=True) as raw:
+            talk = Talk(raw, "append", caller.served)
+            talk.create("call, and wait with the end")
+            await talk.until_calls(1)
+            talk.answer(0)
+            caller.create("wait")  # has the only slot next
+            with trio.fail_after(STALL_SECONDS * 1.5):
+                await talk.until("response.output_text.done")
+            await talk.until("response.completed")
+        await caller.until("response.completed")
+
+    run(program, limits=attrs.evolve(DEFAULT_LIMITS, sampler_slots=1))
+
+
+class StoreInNoHurry(MemoryStore):
+    """Keeps nothing until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go = trio.Event(), trio.Event()
+
+    async def put_soon(self, record: StoredResponse) -> None:
+        self.asked.set()
+        await self.go.wait()
+        await super().put_soon(record)
 
 
 def test_a_stored_response_outlives_its_connection():

@@ -10,7 +10,7 @@ import trio.testing
 from engine.assembly import Assembly
 from engine.ledger import Ledger, Stage
 from engine.samplers.base import Appended, CallEnd, CallInput, CallStart, End, Prefilled, Text, Thought
-from engine.segment import BudgetSpentError, SamplerContractError, SegmentRun
+from engine.segment import SHORT_TOKENS, BudgetSpentError, SamplerContractError, SegmentRun
 from engine.stages import Tool, ToolTable
 from protocol.dialects import APPEND
 from protocol.items import FunctionCall, McpCall, Message, text_of
@@ -126,9 +126,17 @@ async def test_a_sampler_that_says_nothing_of_reuse_leaves_it_open():
 async def test_each_step_is_flushed_once_after_its_events():
     """However many parts a step has, and nothing waits while the client keeps up."""
     run, outbox = prepared()
-    await ran(run, outbox, (Text("a"), Text("b")), (Text("c"), End()))
+    await ran(run, outbox, (Text("a"), Text("b")), (Text("c", SHORT_TOKENS), End()))
     assert 2 == outbox.acts.count("flush")
     assert ("flush", 0) == (outbox.acts[-1], outbox.acts.count("wait"))
+
+
+async def test_the_last_step_of_a_short_segment_is_left_to_what_follows():
+    """One write for it and for `response.done`: whoever runs the segment flushes."""
+    run, outbox = prepared()
+    await ran(run, outbox, (Text("a"),), (Text("b"), End()))
+    assert 1 == outbox.acts.count("flush")
+    assert "emit" == outbox.acts[-1]
 
 
 async def test_a_client_that_is_behind_holds_the_sampling():
@@ -252,7 +260,7 @@ async def test_the_time_of_the_sampler_is_the_samplers(autojump_clock):
 
     async def slow():
         await trio.sleep(3)
-        yield (Text("a"), End())
+        yield (Text("a", SHORT_TOKENS), End())
 
     run, outbox = prepared(outbox=PlainOutbox(writable=False))
     ledger = Ledger(lambda: int(trio.current_time() * 1000))
