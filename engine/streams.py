@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final
 
 import attrs
@@ -88,19 +87,35 @@ def plain_socket(stream: trio.abc.Stream) -> trio.socket.SocketType | None:
 def receive_of(stream: trio.abc.Stream) -> Callable[[int | None], Awaitable[bytes | bytearray]]:
     """`receive_some` of the stream; of a plain socket one for a peer that is mostly silent."""
     if isinstance(stream, trio.SocketStream) and os.name == "posix":
-        return partial(_receive_when_readable, stream.socket)
+        return _Reading(stream.socket).receive_some
     return stream.receive_some
 
 
-async def _receive_when_readable(socket: trio.socket.SocketType, max_bytes: int | None) -> bytes:
-    """Wait, then read. The stream's own tries to read first, which costs a call and an exception for each message."""
-    while True:
-        if socket.fileno() < 0:
-            raise trio.ClosedResourceError("this stream was closed")
-        await trio.lowlevel.wait_readable(socket)
-        try:
-            return os.read(socket.fileno(), max_bytes or READ_BYTES)
-        except BlockingIOError:
-            continue
-        except OSError as error:
-            raise trio.BrokenResourceError(f"the connection broke: {error}") from error
+class _Reading:
+    """Waits, then reads. The stream's own tries to read first, which costs a call and an exception for each message."""
+
+    __slots__ = ("_more", "_socket")
+
+    def __init__(self, socket: trio.socket.SocketType) -> None:
+        self._socket = socket
+        self._more = False
+        """The last read was full, so that it is better to try."""
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        size = max_bytes or READ_BYTES
+        if self._more:
+            await trio.lowlevel.checkpoint()
+        while True:
+            if self._socket.fileno() < 0:
+                raise trio.ClosedResourceError("this stream was closed")
+            if not self._more:
+                await trio.lowlevel.wait_readable(self._socket)
+            try:
+                data = os.read(self._socket.fileno(), size)
+            except BlockingIOError:
+                self._more = False
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError(f"the connection broke: {error}") from error
+            self._more = len(data) == size
+            return data

@@ -52,6 +52,20 @@ async def test_what_is_sent_is_read_to_its_end(way):
         assert read == b"one and two"
 
 
+async def test_much_is_read_in_its_order_and_then_awaited(way):
+    async with two_ends() as (server, client):
+        receive, much, read = way(server), bytes(range(250)) * 1000, b""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, much)
+            while len(read) < len(much):
+                read += await receive(1000)
+        assert read == much
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive, 1000)
+            await trio.testing.wait_all_tasks_blocked()
+            await client.send_all(b"more")
+
+
 async def test_a_cancelled_read_takes_nothing(way):
     async with two_ends() as (server, client):
         receive = way(server)
