@@ -46,6 +46,11 @@ class SegmentRun:
     _passed_over: set[int] = attrs.field(factory=set)
     """Calls that began beside the one call: samplers may alternate pieces, or never say that a call ends."""
 
+    over: bool = False
+    _enter: Callable[[Stage], Stage] = attrs.field(init=False)
+    _outbox: Outbox = attrs.field(init=False)
+    _send: Callable[[], bool] = attrs.field(init=False)
+
     async def run(
         self, sampling: base.Sampling, appended: base.Appended, ledger: Ledger, outbox: Outbox
     ) -> None:
@@ -54,17 +59,20 @@ class SegmentRun:
         `BudgetSpentError`; `SamplerContractError`; whatever the sampler raises.
         """
         ledger.enter(Stage.SAMPLE)
-        taker = _Taker(self, ledger, outbox)
+        self._enter, self._outbox, self._send = ledger.enter, outbox, outbox.flush
         self.assembly.deltas = outbox.deltas
         try:
-            await base.push(sampling, appended, taker)
+            await base.push(sampling, appended, self)
         finally:
             self.assembly.deltas = None  # thousands are suspended after this
-        if not taker.over:
+        if not self.over:
             raise SamplerContractError("the sampler stopped without an End")
+
+    # --- as `base.Taker`; in the ledger once a step, not twice an event --------------------------------------------
 
     def take(self, step: base.Step) -> bool:
         """The parts of one step; True when the segment is over."""
+        self._enter(Stage.ENCODE)
         budget = math.inf if self.budget_tokens is None else self.budget_tokens
         texts: list[str] = []
         for part in step:
@@ -78,10 +86,26 @@ class SegmentRun:
                 continue
             self._write(texts)
             if _TAKE[type(part)](self, part):
-                return True
+                self.over = True
+                break
         if texts:
             self.assembly.texts(texts)
-        return False
+        self._enter(Stage.SEND)
+        return self.over
+
+    def flush(self) -> bool:
+        """As `Outbox.flush`, of the last step only if it is long until something follows: one write for both."""
+        writable = (self.over and self.output_tokens < SHORT_TOKENS) or self._send()
+        self._enter(Stage.SAMPLE)  # of the last step, too: closing the sampler is its own affair
+        return writable
+
+    async def rest(self) -> None:
+        """Wait while the client is behind. No checkpoint if it is not."""
+        self._enter(Stage.SEND)
+        await self._outbox.wait_writable()
+        self._enter(Stage.SAMPLE)
+
+    # --- parts -----------------------------------------------------------------------------------------------------
 
     def _write(self, texts: list[str]) -> None:
         if texts:
@@ -121,39 +145,6 @@ class SegmentRun:
             raise BudgetSpentError
         self.assembly.end_segment(final=True)
         return True
-
-
-class _Taker:
-    """What a segment does with each step, in the ledger: once a step, not twice an event."""
-
-    __slots__ = ("_enter", "_flush", "_ledger", "_outbox", "_run", "_take", "over")
-
-    def __init__(self, run: SegmentRun, ledger: Ledger, outbox: Outbox) -> None:
-        self._run = run
-        self._ledger = ledger
-        self._outbox = outbox
-        self._enter, self._take, self._flush = ledger.enter, run.take, outbox.flush
-        self.over = False
-
-    def take(self, step: base.Step) -> bool:
-        self._enter(Stage.ENCODE)
-        self.over = self._take(step)
-        self._enter(Stage.SEND)
-        return self.over
-
-    def flush(self) -> bool:
-        writable = self._leaves_with_what_follows or self._flush()
-        self._enter(Stage.SAMPLE)  # of the last step, too: closing the sampler is its own affair
-        return writable
-
-    @property
-    def _leaves_with_what_follows(self) -> bool:
-        """Is it the last step, and the end of the segment, or of the response, about to be told? One write for both."""
-        return self.over and self._run.output_tokens < SHORT_TOKENS
-
-    async def rest(self) -> None:
-        with self._ledger.at(Stage.SEND):
-            await self._outbox.wait_writable()
 
 
 _TAKE: Final[Mapping[type, Callable[..., bool]]] = {

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 import trio
 
-from engine.samplers.alarm import Alarm, open_alarm
 from engine.samplers.base import Step, Taker
 
 STEPS_BETWEEN_CHECKPOINTS: Final = 64
@@ -39,11 +38,13 @@ Note = Callable[[Timed, float], None]
 class Pushed:
     """One stream that is pushed: what it still has to say, and to whom."""
 
-    __slots__ = ("_note", "_steps", "_taker", "behind", "failure", "next", "task")
+    __slots__ = ("_note", "_steps", "_taker", "behind", "failure", "flush", "next", "task")
 
     def __init__(self, steps: Iterator[Timed], taker: Taker, note: Note) -> None:
         self._steps = steps
         self._taker = taker
+        self.flush = taker.flush
+        """The engine step is over."""
         self._note = note
         self.next: Timed | None = next(steps, None)
         """None: the taker wants no more, or there is no more."""
@@ -66,10 +67,6 @@ class Pushed:
         if not self._taker.take(step):
             self.next = following
 
-    def flush(self) -> None:
-        """The engine step is over."""
-        self.behind = not self._taker.flush()
-
     async def rest(self) -> None:
         """Wait until the taker can take more. No checkpoint if it can."""
         if self.behind:
@@ -85,19 +82,19 @@ class Ticker:
         """Without an event for each wait: that is a quarter of a wait's cost."""
         self._pushed: dict[trio.lowlevel.Task, Pushed] = {}
         """Those of them that need not be woken for a step."""
-        self._alarm: Alarm | None = None
-        """None: nobody runs the ticker."""
+        self._nap = trio.CancelScope()
         self._due = math.inf
-        """When the alarm rings, but for the rest of a tick; never, as long as nobody waits."""
+        """When the nap ends, but for the rest of a tick; never, as long as nobody waits."""
 
     async def run(self) -> None:
         """The one task behind all streams. Runs until cancelled."""
-        with open_alarm(self.tick_seconds) as self._alarm:
-            while True:
-                self._due = min(self._waiting.values(), default=math.inf)
-                self._alarm.set(self._tick_for(self._due, trio.current_time()))
-                await self._alarm.wait()
-                await self._step(trio.current_time())
+        while True:
+            self._due = min(self._waiting.values(), default=math.inf)
+            self._nap = trio.CancelScope(deadline=self._tick_for(self._due, trio.current_time()))
+            with self._nap:
+                await _sleep()
+            await trio.lowlevel.checkpoint_if_cancelled()
+            await self._step(trio.current_time())
 
     def _tick_for(self, due: float, now: float) -> float:
         """The first tick that is both at or after `due` and after `now`."""
@@ -118,12 +115,14 @@ class Ticker:
             for start in range(0, len(streams), STEPS_BETWEEN_CHECKPOINTS):
                 if start:
                     await trio.lowlevel.checkpoint()
-                self._push(streams[start : start + STEPS_BETWEEN_CHECKPOINTS])
+                    now = trio.current_time()
+                self._push(streams[start : start + STEPS_BETWEEN_CHECKPOINTS], now)
             streams = [
                 stream for stream in streams if stream.task is not None and self._waiting[stream.task] <= now
             ]
             if streams:
                 await trio.lowlevel.checkpoint()
+                now = trio.current_time()
 
     def _wake(self, now: float) -> list[Pushed]:
         """Reschedule who is due and waits for the time alone; the streams that are due and pushed."""
@@ -137,9 +136,8 @@ class Ticker:
                 streams.append(stream)
         return streams
 
-    def _push(self, streams: list[Pushed]) -> None:
+    def _push(self, streams: list[Pushed], now: float) -> None:
         """One step of each, then one flush of each: what shares a connection leaves together. Never raises."""
-        now = trio.current_time()
         taken = [stream for stream in streams if stream.task is not None]  # not cancelled meanwhile
         for stream in taken:
             try:
@@ -148,7 +146,7 @@ class Ticker:
                 stream.failure = error
                 self._release(stream)
         for stream in taken:
-            stream.flush()
+            stream.behind = not stream.flush()
             if stream.task is None:
                 continue  # it raised, or was cancelled by what it led to
             if stream.next is None or stream.behind:
@@ -180,9 +178,9 @@ class Ticker:
 
     def _expect(self, task: trio.lowlevel.Task, due: float) -> None:
         self._waiting[task] = due
-        if due < self._due and self._alarm is not None:  # wakes nobody: it only rings earlier
+        if due < self._due:  # wakes nobody: the nap only ends earlier
             self._due = due
-            self._alarm.set(self._tick_for(due, trio.current_time()))
+            self._nap.deadline = self._tick_for(due, trio.current_time())
 
     async def push(self, steps: Iterator[Timed], taker: Taker, note: Note) -> None:
         """Each step to `taker` at the first tick at or after its time, or at once if that is over; until either ends.
@@ -198,7 +196,7 @@ class Ticker:
                 if begun:  # the first is what was read, and at the next at the latest others have their turn
                     await trio.lowlevel.checkpoint()
                 stream.hand_over(trio.current_time())
-                stream.flush()
+                stream.behind = not stream.flush()
             begun = True
             await stream.rest()
 
@@ -219,3 +217,14 @@ class Ticker:
                 raise stream.failure
             finally:
                 stream.failure = None  # it holds this frame, which holds the stream
+
+
+async def _sleep() -> None:
+    """Until cancelled, and then just return: an exception to be caught at each tick would cost a sixth of it."""
+    task = trio.lowlevel.current_task()
+
+    def wake(_raise_cancel: object) -> trio.lowlevel.Abort:
+        trio.lowlevel.reschedule(task)
+        return trio.lowlevel.Abort.FAILED
+
+    await trio.lowlevel.wait_task_rescheduled(wake)
