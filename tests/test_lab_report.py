@@ -122,6 +122,38 @@ def test_another_number_is_another_picture():
     assert one != other
 
 
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [(0.4, "40 %"), (-0.0251, "\N{MINUS SIGN}2.5 %"), (-0.0, "0 %"), (-0.0001, "0 %"), (0.0001, "0 %")],
+)
+def test_what_is_rounded_to_nothing_has_no_sign(share, words):
+    """A reader would take it for a loss."""
+    assert canvas.percent(share) == words
+
+
+def test_a_step_that_changes_nothing_says_so_without_a_sign():
+    """Neither the seconds nor the share of it."""
+    drawn = plots.waterfall(
+        ("a", 10.0), [plots.Step("b", -0.0), plots.Step("c", -1.0)], "d", title="t", unit="s"
+    )
+    assert "0 s" in _texts(drawn)
+    assert "\N{MINUS SIGN}1 s (\N{MINUS SIGN}10.0 %)" in _texts(drawn)
+
+
+def test_a_level_has_its_name_in_the_legend():
+    """A dashed line that nobody explains is a riddle."""
+    drawn = plots.lines(
+        [plots.Series("a", [1.0, 2.0], [1.0, 2.0])],
+        title="t", x_label="x", y_label="y", level=1.5, level_name="the bound",
+    )  # fmt: skip
+    assert "the bound" in _texts(drawn)
+
+
+def _texts(drawn: Picture) -> list[str]:
+    """Letters are drawn as shapes; what they say stands beside them."""
+    return re.findall(r"<!-- (.*?) -->", drawn.svg)
+
+
 def test_the_look_leaves_the_user_s_settings_alone():
     """Drawing changes nothing outside of it, and nothing outside changes a drawing."""
     import matplotlib as mpl

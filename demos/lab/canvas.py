@@ -116,8 +116,8 @@ def ink_on(fill: str) -> str:
 
 
 def percent(share: float) -> str:
-    """`40 %`, to a tenth, with a sign that is a minus."""
-    return f"{round(100 * share, 1):g} %".replace("-", "\N{MINUS SIGN}")
+    """`40 %`, to a tenth, with a sign that is a minus; what is rounded to nothing has none."""
+    return f"{round(100 * share, 1) + 0.0:g} %".replace("-", "\N{MINUS SIGN}")
 
 
 def tell_apart(index: int) -> dict[str, Any]:

@@ -223,12 +223,13 @@ def history_section(points: Sequence[Mapping[str, Any]], form: str, source: str)
             log_x=True,
             percent=True,
             level=CLAIMED_SAVING,
+            level_name=f"{percent(CLAIMED_SAVING)}, as claimed",
         ),
         table=Table(
             ("history, tokens", *(f"{one.label}, %" for one in series)),
             tuple((x, *(hundredfold(one.y[index]) for one in series)) for index, x in enumerate(lengths)),
         ),
-        caveat="Steps of the median size of real traffic (373 new tokens, 219 sampled). The dashed line is the claim of 40 %.",
+        caveat="Steps of the median size of real traffic (373 new tokens, 219 sampled).",
     )
 
 

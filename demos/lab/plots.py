@@ -69,6 +69,7 @@ def lines(
     log_y: bool = False,
     percent: bool = False,
     level: float | None = None,
+    level_name: str = "",
 ) -> Picture:
     """Lines with interval bands. Labels carry the units; `percent` shows shares; `level` is a line to compare with."""
     with canvas.look():
@@ -77,12 +78,12 @@ def lines(
         for index, one in enumerate(series):
             _line(axes, one, index)
         if level is not None:
-            axes.axhline(level, color=canvas.INK, linewidth=1, linestyle=(0, (5, 3)))
+            axes.axhline(level, color=canvas.INK, linewidth=1, linestyle=(0, (5, 3)), label=level_name)
         _scale(axes, series, log_x=log_x, log_y=log_y)
         axes.set(xlabel=x_label, ylabel=y_label)
         if percent:
             axes.yaxis.set_major_formatter(PERCENT)
-        if len(series) > 1:
+        if len(series) > 1 or level_name:
             axes.legend(loc="best")
         return canvas.picture(sheet)
 
@@ -116,7 +117,8 @@ def waterfall(
         known = any(step.low is not None for step in steps)
         axes.set_xlabel(f"mean of a rollout, {unit}" + "; whiskers: 95 % interval of the change" * known)
         if any(step.marked for step in steps):
-            axes.legend(handles=[Patch(facecolor=canvas.LESS, hatch="////", label=marked)], loc="lower right")
+            hatched = Patch(facecolor=canvas.LESS, hatch="////", label=marked)
+            sheet.legend(handles=[hatched], loc="outside lower left", fontsize=9)
         return canvas.picture(sheet)
 
 
@@ -289,8 +291,15 @@ def _step(axes: Axes, row: int, step: Step, before: float, whole: float, unit: s
         ends = [before + step.low, before + step.high]
         axes.plot(ends, [row, row], color=canvas.INK, linewidth=1.4, marker="|", markersize=7)
         right = max(right, *ends)
-    share = f" ({100 * step.change / whole:+.1f} %)" if whole else ""
-    _beside(axes, right, row, f"{_figure(step.change, '+')} {unit}{share}".replace("-", "\N{MINUS SIGN}"))
+    _beside(axes, right, row, _change(step.change, whole, unit))
+
+
+def _change(change: float, whole: float, unit: str) -> str:
+    """With its sign, and as a share of the whole; nothing is nothing."""
+    if not change:
+        return f"0 {unit}"
+    share = f" ({100 * change / whole:+.1f} %)" if whole else ""
+    return f"{_figure(change, '+')} {unit}{share}".replace("-", "\N{MINUS SIGN}")
 
 
 def _stacked(

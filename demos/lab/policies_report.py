@@ -196,12 +196,13 @@ def _times(runs: Sequence[Mapping[str, Any]], name: str, need: float, source: st
             x_label="memory, % of what is filled without a bound",
             y_label="mean time of a rollout, s",
             level=unbounded,
+            level_name="without a bound",
         ),
         table=Table(
             ("policy", *(f"{share:.0%}: mean, s" for share in shares)),
             tuple((one.label, *one.y) for one in series),
         ),
-        caveat="Bands are ranges over seeds. The dashed line is without a bound.",
+        caveat="Bands are ranges over seeds.",
     )
 
 
