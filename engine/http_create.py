@@ -157,21 +157,22 @@ class HttpResponses:
         self, exchange: Exchange, history: History, start: Start, ledger: Ledger
     ) -> Iterator[LiveResponse]:
         engine, create = self.engine, history.create
-        record = Record(engine.new_id("resp"), HTTP)
-        is_stored = create.store is not False
-        events = EventLog(
-            record,
-            engine.limits,
-            queued=create.stream is True,
-            kept=is_stored,
-            recorder=exchange.recorder,
-        )
         with ledger.at(Stage.PERSIST):
+            record = Record(engine.new_id("resp"), HTTP)
+            is_stored = create.store is not False
+            events = EventLog(
+                record,
+                engine.limits,
+                queued=create.stream is True,
+                kept=is_stored,
+                recorder=exchange.recorder,
+            )
             listed = listed_items(input_items(create), engine.new_id) if is_stored else ()
 
         async def keep_it(rollout: Rollout) -> bool:
             return await keep(engine, exchange.owner, rollout, input_items=listed)
 
+        ledger.enter(Stage.QUEUE)  # from here on it waits for its turn: its task's, then its slot's
         rollout = Rollout(
             self._request_engine,
             start.create,
@@ -185,7 +186,6 @@ class HttpResponses:
         response = LiveResponse(exchange.owner, rollout, events, listed)
         self.live.add(response)
         engine.open_rollouts += 1
-        ledger.enter(Stage.QUEUE)  # from here on it waits for its turn: its task's, then its slot's
         try:
             yield response
         finally:

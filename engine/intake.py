@@ -96,14 +96,14 @@ class Intake:
 
         With a parent only what is new is worked on, as long as instructions and tools are the same.
         """
-        preamble = Preamble(create.instructions, create.tools or ())
-        fresh = Context(preamble, slice_bytes=self._engine.limits.work_slice_bytes)
         with self._ledger.at(Stage.RENDER):
+            preamble = Preamble(create.instructions, create.tools or ())
+            fresh = Context(preamble, slice_bytes=self._engine.limits.work_slice_bytes)
             self.context, again = parent.context.continued(preamble) if parent else (fresh, ())
-        if parent is not None:
-            self.calls, self._streams = parent.calls.fork(), parent.streams
         reused_tokens = len(self.context)
         with self._ledger.at(Stage.VALIDATE):
+            if parent is not None:
+                self.calls, self._streams = parent.calls.fork(), parent.streams
             new = self._engine.validate.context(self.calls, input_items(create))
             self.work.validated_items += len(new)
             self.work.reused_items += self.context.item_count
@@ -112,15 +112,16 @@ class Intake:
         with self._ledger.at(Stage.RESOLVE):
             self.model = self._resolve(create)
             self._count("resolve")
-        self._text_format = text_format_of(self._engine, create, self.model)
+            self._text_format = text_format_of(self._engine, create, self.model)
         await self._render((*again, *new))
         self._window_tokens = float("inf") if create.truncation == "auto" else self.model.context_tokens
         if self.full:
             raise refusal("context_length")
         await self._classify(new)
-        self.work.reused_tokens += reused_tokens
-        self.first_item = self.context.item_count - len(new)
-        self._begin_feed(create, parent if reused_tokens else None, reused_tokens, new)
+        with self._ledger.at(Stage.SAMPLE):
+            self.work.reused_tokens += reused_tokens
+            self.first_item = self.context.item_count - len(new)
+            self._begin_feed(create, parent if reused_tokens else None, reused_tokens, new)
 
     def _begin_feed(
         self, create: ResponseCreate, parent: Snapshot | None, reused_tokens: int, new: tuple[Item, ...]

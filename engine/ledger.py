@@ -29,9 +29,9 @@ class Stage(IntEnum):
     RENDER = 3
     CLASSIFY = 4
     QUEUE = 5
-    """Waiting for the lane, or for a sampler slot."""
+    """Waiting for the lane, or for a sampler slot; taking it and giving it back."""
     SAMPLE = 6
-    """Inside the sampler, and waiting for it."""
+    """Inside the sampler, waiting for it, and making what it is given."""
     HOSTED = 7
     """Waiting for tools the server runs itself."""
     ENCODE = 8
@@ -41,6 +41,7 @@ class Stage(IntEnum):
     SUSPENDED = 10
     """Waiting for the client's tools."""
     ACCOUNT = 11
+    """Counting, and closing what is over: a segment, or the response."""
     PERSIST = 12
     RESOLVE = 13
     TRACE = 14

@@ -177,11 +177,11 @@ class Rollout:
             with self._life:
                 try:
                     async with self._slot(resumed=self._answers_calls):
-                        if prepare is not None:
-                            with self.ledger.at(Stage.RESOLVE):
+                        with self.ledger.at(Stage.RESOLVE):
+                            if prepare is not None:
                                 parent, prepare = await prepare(self), None  # not held as long as it waits
-                        self.create = self._engine.shared.create(self.create)
-                        self._tool_seconds = tool_seconds_of(self.create.metadata)
+                            self.create = self._engine.shared.create(self.create)
+                            self._tool_seconds = tool_seconds_of(self.create.metadata)
                         await self._intake.open(self.create, parent)
                         await trio.lowlevel.checkpoint_if_cancelled()  # who was stopped does not begin
                         self._begin(parent)
@@ -341,6 +341,7 @@ class Rollout:
 
     async def _sample(self) -> None:
         """One segment; its calls are in the assembly afterwards, its items in the context."""
+        self.ledger.enter(Stage.SAMPLE)
         self._assembly.begin_segment()
         warms_up = self.create.generate is False  # everything but the sampling
         if warms_up and not self._intake.reads_ahead:
@@ -357,7 +358,6 @@ class Rollout:
         held_tokens = self._intake.held_tokens
         appended = self._intake.next_segment(only_read=warms_up)
         try:
-            self.ledger.enter(Stage.SAMPLE)
             sampling = self._intake.start(self.create, self.record.response_id, self._cache_key)
             resumed = self._answers_calls or self.ledger.segments > 1
             seat(sampling, self._slots, self._owner, self.ledger, resumed=resumed)
@@ -388,7 +388,7 @@ class Rollout:
             self._hook("sampler_stop", reason="error")
             raise _Over(Ending.FAILED) from error
         finally:
-            self.ledger.enter(Stage.OTHER)
+            self.ledger.enter(Stage.ACCOUNT)
             reused_tokens = held_tokens if run.reused_tokens is None else run.reused_tokens
             input_tokens = appended.context_tokens if run.input_tokens is None else run.input_tokens
             self._count_segment(input_tokens, reused_tokens, run.output_tokens, run.reasoning_tokens)
@@ -446,7 +446,8 @@ class Rollout:
         if not self.inbox.pending:
             self._flush()
             return False
-        self._pause()
+        with self.ledger.at(Stage.SAMPLE):
+            self._pause()
         if not self._dialect.suspends:
             raise _Over(Ending.COMPLETED)
         self._endings = self._dialect.suspended_endings
@@ -464,7 +465,7 @@ class Rollout:
         return self.inbox.wait_complete(patience, restarts=self._dialect.deadline_restarts)
 
     def _wake(self) -> None:
-        self.ledger.enter(Stage.OTHER)
+        self.ledger.enter(Stage.QUEUE)
         self._endings = self._dialect.sampling_endings
 
     def _pause(self) -> None:
@@ -481,8 +482,9 @@ class Rollout:
 
     async def _resume(self, *, suspended: bool) -> None:
         """Take what came in: outputs in call order, then messages."""
-        items = self.inbox.take()
-        outputs = [item.call_id for item in items if isinstance(item, OUTPUTS)]
+        with self.ledger.at(Stage.VALIDATE):
+            items = self.inbox.take()
+            outputs = [item.call_id for item in items if isinstance(item, OUTPUTS)]
         if suspended:
             self._hook("resume", outputs=outputs)
         if items:
@@ -496,6 +498,7 @@ class Rollout:
     async def _finish(self) -> None:
         """Post-inference, then the terminal event. Shielded and bounded: what ended the rollout cannot end this."""
         self._flush()  # the last step; what follows may take its time
+        self.ledger.enter(Stage.ACCOUNT)
         ending = self._ending or Ending.DISCONNECTED
         row = self._endings.get(ending) or self._dialect.sampling_endings[ending]
         begun = self.resource
@@ -628,9 +631,12 @@ class _Slot:
         ledger = self._rollout.ledger
         ledger.enter(Stage.QUEUE)
         await self._slots.__aenter__()
-        ledger.enter(Stage.OTHER)
         self._rollout._hook("slot_acquire")  # noqa: SLF001  # one module
+        ledger.enter(Stage.OTHER)
 
     async def __aexit__(self, *_: object) -> None:
+        ledger = self._rollout.ledger
+        ledger.enter(Stage.QUEUE)
         self._rollout._hook("slot_release")  # noqa: SLF001
         await self._slots.__aexit__()
+        ledger.enter(Stage.OTHER)
