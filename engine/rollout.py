@@ -455,7 +455,8 @@ class Rollout:
             raise _Over(self._ending_at_pause)
         self._hook("suspend", pending=list(self.inbox.pending))
         if self._dialect.says_done:
-            self._emit(ResponseDone(Parked(self.record.response_id, self._account.report())))
+            with self.ledger.at(Stage.ENCODE):
+                self._outbox.emit(ResponseDone(Parked(self.record.response_id, self._account.report())))
         self._flush()
         self.ledger.enter(Stage.SUSPENDED)
         return True
@@ -485,11 +486,11 @@ class Rollout:
         with self.ledger.at(Stage.VALIDATE):
             items = self.inbox.take()
             outputs = [item.call_id for item in items if isinstance(item, OUTPUTS)]
-        if suspended:
-            self._hook("resume", outputs=outputs)
-        if items:
-            await self._intake.take(items)
-            self._assembly.offer(self._intake.tools)
+            if suspended:
+                self._hook("resume", outputs=outputs)
+            if items:
+                await self._intake.take(items)
+                self._assembly.offer(self._intake.tools)
         if self._intake.full:
             raise _Over(Ending.CONTEXT_FULL)
 
@@ -498,7 +499,6 @@ class Rollout:
     async def _finish(self) -> None:
         """Post-inference, then the terminal event. Shielded and bounded: what ended the rollout cannot end this."""
         self._flush()  # the last step; what follows may take its time
-        self.ledger.enter(Stage.ACCOUNT)
         ending = self._ending or Ending.DISCONNECTED
         row = self._endings.get(ending) or self._dialect.sampling_endings[ending]
         begun = self.resource
@@ -639,4 +639,4 @@ class _Slot:
         ledger.enter(Stage.QUEUE)
         self._rollout._hook("slot_release")  # noqa: SLF001
         await self._slots.__aexit__()
-        ledger.enter(Stage.OTHER)
+        ledger.enter(Stage.ACCOUNT)  # a segment is over: what follows closes it, or the response
