@@ -8,7 +8,7 @@ import attrs
 import pytest
 import trio
 
-from demos.lab.agreement import agreements, farthest
+from demos.lab.agreement import Agreement, agreement_section, agreements, farthest
 from demos.lab.arms import ARMS, arm_of
 from demos.lab.content import ClientContent, ScriptedWork, words
 from demos.lab.driver import drive
@@ -291,3 +291,17 @@ def test_clocks_are_compared_by_medians(tmp_path: Path) -> None:
     assert [one.arm for one in found] == ["append", "optimised"]
     assert farthest(found) == 0.0
     assert farthest([]) is None
+    assert "at most 0.0 % apart" in agreement_section(found, "b.jsonl").sentence
+
+
+def test_the_arm_whose_clocks_are_farthest_apart_is_named() -> None:
+    """In the words that the rest of the report has for a cell, and with each arm in the table."""
+    cells = [(("calls", 3), ("tokens_per_second", speed)) for speed in (65, 400)]
+    found = [Agreement(cells[0], "append", 2.0, 2.02), Agreement(cells[1], "naive", 2.0, 1.9)]
+    section = agreement_section(found, "wall.jsonl")
+    assert "at most 5.0 % apart" in section.sentence
+    assert (
+        "naive at 400 tokens/s takes 2.000 s by the virtual and 1.900 s by the wall clock" in section.sentence
+    )
+    assert section.table is not None
+    assert [row[:2] for row in section.table.rows] == [("append", "65 tokens/s"), ("naive", "400 tokens/s")]

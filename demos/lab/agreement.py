@@ -1,14 +1,18 @@
 """Do the two clocks agree? The same rollouts were run by both; their medians are held against each other."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 import attrs
 
+from demos.lab import plots
 from demos.lab.records import CellKey, Rollout, cell_key, cell_name
+from demos.lab.report import Section, Table
 from demos.lab.results import ResultsReader
+from demos.lab.sections import short_names
+from demos.lab.wording import percent
 
 TOLERANCE: Final = 0.05
 
@@ -44,6 +48,31 @@ def agreements(virtual: Path, wall: Path) -> list[Agreement]:
 def farthest(found: Iterable[Agreement]) -> float | None:
     """The largest difference, with its sign; None: nothing ran by both clocks."""
     return max((one.apart for one in found), key=abs, default=None)
+
+
+def agreement_section(found: Sequence[Agreement], source: str) -> Section:
+    """How far the clocks are apart, arm by arm; there must be one at least. `source`: as of each section."""
+    worst = max(found, key=lambda one: abs(one.apart))
+    names = short_names({one.cell: one for one in found})
+    return Section(
+        title="Virtual and wall clock",
+        sentence=f"The two clocks are at most {percent(abs(worst.apart))} apart, and may be {percent(TOLERANCE)}: "
+        f"{worst.arm} at {names[worst.cell]} takes {worst.virtual_s:.3f} s by the virtual and {worst.wall_s:.3f} s by the "
+        "wall clock.",
+        source=source,
+        picture=plots.intervals(
+            [plots.Estimate(f"{one.arm}, {names[one.cell]}", one.apart) for one in found],
+            title="How much longer a rollout takes on the wall than by the virtual clock",
+            x_label="longer by, of the virtual time (medians)",
+            level=0.0,
+            percent=True,
+        ),
+        table=Table(
+            ("arm", "cell", "virtual, s", "wall, s", "longer, %"),
+            tuple((one.arm, names[one.cell], one.virtual_s, one.wall_s, 100 * one.apart) for one in found),
+        ),
+        caveat="The virtual clock knows no processor: what the wall takes longer is work, and waiting for the processor.",
+    )
 
 
 def _medians(rollouts: Iterable[Rollout]) -> dict[tuple[CellKey, str], float]:

@@ -246,6 +246,7 @@ ROWS: Final[Mapping[str, Told]] = {
     "ladder": Told("wall clock", ("Why .* is not|The bound",), table=ladder_table),
     "first-token": Told("wall clock", ("First turn and resumed turns, history tokens 50,000",)),
     "turns": Told("wall clock", ("The server's overhead of a turn",), titled=True),
+    "agree": Told("both clocks", ("Virtual and wall clock",)),
     "soak": Told("wall clock", ("The cost of turn n",), titled=True),
     "scale": Told(
         "wall clock", ("Memory of a suspended", "Lateness that they add", "Resuming one"), titled=True

@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from demos.lab import computed
-from demos.lab.agreement import TOLERANCE, Agreement, agreements, farthest
+from demos.lab.agreement import TOLERANCE, Agreement, agreement_section, agreements, farthest
 from demos.lab.report import Report
 from demos.lab.results import VIRTUAL, ResultsReader, result_files
 from demos.lab.scenario import submission_of
@@ -41,5 +41,7 @@ def _made(files: Sequence[tuple[Path, int, int]]) -> Made:
     shows = computed.reporter(ResultsReader(path).header)
     clocks = None if apart is None else (apart, TOLERANCE)
     report = shows(path) if shows else report_of(path, clocks=clocks)
+    if found:
+        report = attrs.evolve(report, sections=(*report.sections, agreement_section(found, path.name)))
     submission = submission_of([path, *others], [check.name for check in report.failures])
     return Made(attrs.evolve(report, submission=submission), found)

@@ -87,7 +87,7 @@ def _cells(rollouts: Sequence[Rollout]) -> dict[CellKey, list[Rollout]]:
 
 def _summary(cells: Mapping[CellKey, Sequence[Rollout]], config: Mapping[str, Any]) -> Iterator[str]:
     """What the experiment is about, in each cell as far as they can be listed."""
-    names = _short_names(cells)
+    names = short_names(cells)
     for cell, records in [*cells.items()][:_MOST_PICTURES]:
         yield f"{names[cell]}: {saving_sentence(compare(records, config['baseline'], config['headline']))}"
 
@@ -105,7 +105,7 @@ def _findings(details: Iterator[Mapping[str, Any]]) -> Iterator[str]:
         yield f"The trace checker on {detail['rollout']}: {detail['finding']}"
 
 
-def _short_names(cells: Mapping[CellKey, object]) -> dict[CellKey, str]:
+def short_names(cells: Mapping[CellKey, object]) -> dict[CellKey, str]:
     """Cells by what tells them apart."""
     varied = [
         axis for axis in dict(next(iter(cells), ())) if len({dict(cell).get(axis) for cell in cells}) > 1
@@ -133,7 +133,7 @@ def _sections(
     cells: Mapping[CellKey, Sequence[Rollout]], config: Mapping[str, Any], source: str
 ) -> Iterator[Section]:
     base, arms = config["baseline"], config["arms"]
-    names = _short_names(cells)
+    names = short_names(cells)
     # An overhead that was added is a mean of a rollout's calls, and says nothing of the first.
     is_added = any(cell["model"]["overhead_ms"] for cell in config["cells"])
     if config["work"]["source"] == "alpha":
