@@ -3,7 +3,7 @@
 A value, so that a simulation can bring its own ids and clocks, and a test its own sampler.
 """
 
-import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +29,7 @@ MakeSampler = Callable[[str], Sampler]
 
 def random_id(prefix: str) -> str:
     """`prefix` and 128 random bits: an id is a capability (reference 2.2)."""
-    return f"{prefix}_{os.urandom(16).hex()}"  # as `secrets.token_hex`, at a quarter of its cost
+    return f"{prefix}_{secrets.token_hex(16)}"
 
 
 def wall_seconds() -> int:

@@ -29,7 +29,7 @@ class SamplerContractError(RuntimeError):
 
 @attrs.define
 class SegmentRun:
-    """The counts of one segment while it runs."""
+    """One segment: the taker of its steps, and its counts while it runs."""
 
     assembly: Assembly
     budget_tokens: int | None
@@ -45,8 +45,8 @@ class SegmentRun:
     drifted_turns: int = 0
     _passed_over: set[int] = attrs.field(factory=set)
     """Calls that began beside the one call: samplers may alternate pieces, or never say that a call ends."""
-
     over: bool = False
+    """Has the last step been taken?"""
     _enter: Callable[[Stage], Stage] = attrs.field(init=False)
     _outbox: Outbox = attrs.field(init=False)
     _send: Callable[[], bool] = attrs.field(init=False)

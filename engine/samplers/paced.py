@@ -202,9 +202,7 @@ class _Stream:
             statistics = self._paced.statistics
             statistics.tokens += tokens
             self.resident_tokens += tokens
-            late_seconds = now - timed.due
-            if late_seconds > statistics.late_seconds_max:  # noqa: PLR1730  # `max` costs more than all the rest
-                statistics.late_seconds_max = late_seconds
+            statistics.late_seconds_max = max(statistics.late_seconds_max, now - timed.due)
 
     async def aclose(self) -> None:
         await self._source.aclose()
