@@ -8,12 +8,12 @@ from typing import Final
 
 import attrs
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from demos.lab import canvas
 from demos.lab.plots import MARGIN_INCHES, ROW_INCHES
-from demos.lab.report import Picture
 
 GREYS: Final = ("#4d4d4d", "#737373", "#969696", "#bdbdbd", "#d9d9d9")
 _NARROWEST_SHARE: Final = 0.055
@@ -35,39 +35,39 @@ class Budget:
     """In words."""
 
 
+@canvas.picture
 def budgets(
     panels: Sequence[Budget], needed: Sequence[str], avoidable: Sequence[str], *, title: str
-) -> Picture:
+) -> Figure:
     """Panels below each other, each with an axis of its own; parts are drawn in the order given."""
     fills = dict(zip(needed, GREYS, strict=False)) | {
         name: canvas.colour(index) for index, name in enumerate(avoidable)
     }
     shown = [name for name in fills if any(bar.get(name) for panel in panels for bar in panel.bars.values())]
     rows = sum(len(panel.bars) for panel in panels)
-    with canvas.look():
-        height = MARGIN_INCHES + 0.5 + len(panels) * 1.1 + 1.1 * ROW_INCHES * rows
-        sheet = canvas.figure(height, title)
-        ratios = [len(panel.bars) for panel in panels]
-        places = sheet.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": ratios})
-        for axes, panel in zip(places[:, 0], panels, strict=True):
-            _panel(axes, panel, fills, shown)
-        places[-1, 0].set_xlabel("time per rollout, s (mean)")
-        handles: list[Patch | Line2D] = [Patch(facecolor=fills[name], label=name) for name in shown]
-        handles.append(Line2D([], [], color=canvas.INK, linewidth=1.8, label="no form is faster"))
-        targets = dict.fromkeys(panel.target for panel in panels if panel.target_s is not None)
-        if targets:
-            handles.append(
-                Line2D(
-                    [],
-                    [],
-                    color=canvas.RESIDUAL,
-                    linewidth=1.8,
-                    linestyle=_TARGET_DASHES,
-                    label=", ".join(targets),
-                )
+    height = MARGIN_INCHES + 0.5 + len(panels) * 1.1 + 1.1 * ROW_INCHES * rows
+    sheet = canvas.figure(height, title)
+    ratios = [len(panel.bars) for panel in panels]
+    places = sheet.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": ratios})
+    for axes, panel in zip(places[:, 0], panels, strict=True):
+        _panel(axes, panel, fills, shown)
+    places[-1, 0].set_xlabel("time per rollout, s (mean)")
+    handles: list[Patch | Line2D] = [Patch(facecolor=fills[name], label=name) for name in shown]
+    handles.append(Line2D([], [], color=canvas.INK, linewidth=1.8, label="no form is faster"))
+    targets = dict.fromkeys(panel.target for panel in panels if panel.target_s is not None)
+    if targets:
+        handles.append(
+            Line2D(
+                [],
+                [],
+                color=canvas.RESIDUAL,
+                linewidth=1.8,
+                linestyle=_TARGET_DASHES,
+                label=", ".join(targets),
             )
-        sheet.legend(handles=handles, loc="outside lower left", ncols=4, fontsize=9)
-        return canvas.picture(sheet)
+        )
+    sheet.legend(handles=handles, loc="outside lower left", ncols=4, fontsize=9)
+    return sheet
 
 
 def _crosses(panel: Budget, left: float, width: float, longest: float) -> bool:

@@ -6,17 +6,20 @@ run to run (dates, random ids) is fixed. Text is drawn as outlines: a picture lo
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial, wraps
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from demos.lab.report import Picture
+from demos.lab.report import Picture, Sheet
+
+Data = ParamSpec("Data")
 
 WIDTH_INCHES: Final = 9.0
 PNG_DPI: Final = 150
@@ -82,14 +85,24 @@ def figure(height_inches: float, title: str) -> Figure:
     return sheet
 
 
-def picture(sheet: Figure) -> Picture:
-    """What was drawn, as an element for a page and as a PNG file. To be used within `look()`."""
-    png = io.BytesIO()
-    sheet.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
-    out = io.StringIO()
-    sheet.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Title": sheet.get_suptitle()})
+def picture(draw: Callable[Data, Figure]) -> Callable[Data, Picture]:
+    """What draws on a `figure`, as what gives its picture; it runs in the lab's look, when the picture is looked at."""
+
+    @wraps(draw)
+    def of(*args: Data.args, **named: Data.kwargs) -> Picture:
+        return Picture(partial(_drawn, partial(draw, *args, **named)))
+
+    return of
+
+
+def _drawn(draw: Callable[[], Figure]) -> Sheet:
+    with look():
+        sheet, png, out = draw(), io.BytesIO(), io.StringIO()
+        sheet.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
+        told = {"Date": None, "Creator": None, "Title": sheet.get_suptitle()}
+        sheet.savefig(out, format="svg", metadata=told)
     text = out.getvalue()
-    return Picture(unique_ids(text[text.index("<svg") :].strip()), png.getvalue())
+    return Sheet(unique_ids(text[text.index("<svg") :].strip()), png.getvalue())
 
 
 def unique_ids(picture: str) -> str:

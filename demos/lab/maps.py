@@ -25,7 +25,6 @@ from matplotlib.transforms import offset_copy
 
 from demos.lab import canvas
 from demos.lab.plots import PERCENT
-from demos.lab.report import Picture
 
 COSTS: Final = "#b9b9b9"
 """Where the form takes longer: no colour of the scale."""
@@ -63,6 +62,7 @@ class Claim:
     """Only in the panel of this title; None: in all."""
 
 
+@canvas.picture
 def claim_map(
     panels: Sequence[Panel],
     claims: Sequence[Claim] = (),
@@ -70,7 +70,7 @@ def claim_map(
     title: str,
     claimed: float = 0.40,
     break_even: float = 0.02,
-) -> Picture:
+) -> Figure:
     """Saving over decoding speed and depth, a panel for each scenario.
 
     `claimed` is drawn as a line, and so is `break_even`: the saving below which the form does not matter.
@@ -80,20 +80,20 @@ def claim_map(
         _check(panel)
     colours = mpl.colormaps["viridis"].with_extremes(under=COSTS, bad=canvas.NO_DATA)
     norm = BoundaryNorm(LEVELS, colours.N, extend="both")
-    with canvas.look():
-        sheet = canvas.figure(5.2 + 0.2 * ((len(claims) + 1) // 2), title)
-        columns = sheet.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for axes, panel in zip(columns, panels, strict=True):
-            filled = _filled(axes, panel, colours, norm)
-            _contours(axes, panel, claims, claimed, break_even)
-            _claims(axes, panel, claims, colours, norm)
-        columns[0].set_ylabel("tool calls of a rollout")
-        bar = sheet.colorbar(filled, ax=list(columns), pad=0.01, ticks=LEVELS, format=PERCENT)
-        bar.set_label("saving of time per rollout")
-        _legend(sheet, panels, claims, claimed, break_even, lambda saving: colours(norm(saving)))
-        return canvas.picture(sheet)
+    sheet = canvas.figure(5.2 + 0.2 * ((len(claims) + 1) // 2), title)
+    columns = sheet.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, panel in zip(columns, panels, strict=True):
+        filled = _filled(axes, panel, colours, norm)
+        _contours(axes, panel, claims, claimed, break_even)
+        _claims(axes, panel, claims, colours, norm)
+    columns[0].set_ylabel("tool calls of a rollout")
+    bar = sheet.colorbar(filled, ax=list(columns), pad=0.01, ticks=LEVELS, format=PERCENT)
+    bar.set_label("saving of time per rollout")
+    _legend(sheet, panels, claims, claimed, break_even, lambda saving: colours(norm(saving)))
+    return sheet
 
 
+@canvas.picture
 def strip(
     rows: Sequence[str],
     columns: Sequence[str],
@@ -103,42 +103,41 @@ def strip(
     unit: str,
     form: str = "{:,.3g}",
     better: str = "low",
-) -> Picture:
+) -> Figure:
     """A table whose cells are coloured by their value, darker where it is worse; `better` is `low` or `high`.
 
     Each column has its own scale, as columns are different situations, and rows are what is compared in each. Where low is
     better the shade is the share of the column's largest, so that a small difference looks small.
     """
-    with canvas.look():
-        sheet = canvas.figure(1.25 + 0.42 * len(rows), title)
-        axes = sheet.add_subplot()
-        worse = _worse(values, better)
-        axes.imshow(
-            worse,
-            cmap=mpl.colormaps["Blues"].with_extremes(bad=canvas.NO_DATA),
-            vmin=0,
-            vmax=1.25,
-            aspect="auto",
-        )
-        for row, line in enumerate(values):
-            for column, value in enumerate(line):
-                dark = value is not None and worse[row, column] > 0.75
-                text = "no data" if value is None else form.format(value)
-                axes.annotate(
-                    text,
-                    (column, row),
-                    ha="center",
-                    va="center",
-                    color="white" if dark else canvas.INK if value is not None else canvas.FAINT,
-                )
-        axes.set_xticks(range(len(columns)), columns)
-        axes.set_yticks(range(len(rows)), rows)
-        axes.xaxis.tick_top()
-        axes.grid(visible=False)
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-        axes.set_xlabel(f"{unit}; darker is worse, each column by itself", loc="left")
-        return canvas.picture(sheet)
+    sheet = canvas.figure(1.25 + 0.42 * len(rows), title)
+    axes = sheet.add_subplot()
+    worse = _worse(values, better)
+    axes.imshow(
+        worse,
+        cmap=mpl.colormaps["Blues"].with_extremes(bad=canvas.NO_DATA),
+        vmin=0,
+        vmax=1.25,
+        aspect="auto",
+    )
+    for row, line in enumerate(values):
+        for column, value in enumerate(line):
+            dark = value is not None and worse[row, column] > 0.75
+            text = "no data" if value is None else form.format(value)
+            axes.annotate(
+                text,
+                (column, row),
+                ha="center",
+                va="center",
+                color="white" if dark else canvas.INK if value is not None else canvas.FAINT,
+            )
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.xaxis.tick_top()
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel(f"{unit}; darker is worse, each column by itself", loc="left")
+    return sheet
 
 
 def _check(panel: Panel) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Final
 
 import attrs
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from demos.lab import canvas
-from demos.lab.report import Picture
 
 ROW_INCHES: Final = 0.36
 MARGIN_INCHES: Final = 1.3
@@ -24,31 +24,31 @@ class Bar:
     ours: bool = False
 
 
-def bars(rows: Sequence[Bar], *, title: str, x_label: str) -> Picture:
+@canvas.picture
+def bars(rows: Sequence[Bar], *, title: str, x_label: str) -> Figure:
     """One below the other, as a picture. Where nothing was measured it says so, in the place of a bar."""
     known = [value for row in rows for value in (row.value, row.low) if value]
-    with canvas.look():
-        sheet = canvas.figure(MARGIN_INCHES + ROW_INCHES * len(rows), title)
-        axes = sheet.add_subplot()
-        axes.set_xscale("log")
-        floor = min(known, default=1.0) / 2
-        axes.set_xlim(floor, 4 * max((row.high or row.value or 1.0 for row in rows), default=1.0))
-        for at, row in enumerate(rows):
-            if row.value is None:
-                axes.annotate(
-                    "no data", (floor, at), xytext=(6, 0), textcoords="offset points", va="center", fontsize=9
-                )
-                continue
-            colour = canvas.LESS if row.ours else canvas.TOTAL
-            axes.barh(at, row.value - floor, left=floor, height=0.62, color=colour)
-            if row.low is not None and row.high is not None:
-                axes.plot([row.low, row.high], [at, at], color=canvas.INK, linewidth=1.4, marker="|")
-            right = max(row.value, row.high or 0.0)
+    sheet = canvas.figure(MARGIN_INCHES + ROW_INCHES * len(rows), title)
+    axes = sheet.add_subplot()
+    axes.set_xscale("log")
+    floor = min(known, default=1.0) / 2
+    axes.set_xlim(floor, 4 * max((row.high or row.value or 1.0 for row in rows), default=1.0))
+    for at, row in enumerate(rows):
+        if row.value is None:
             axes.annotate(
-                f"{row.value:,.3g}", (right, at), xytext=(6, 0), textcoords="offset points", va="center"
+                "no data", (floor, at), xytext=(6, 0), textcoords="offset points", va="center", fontsize=9
             )
-        canvas.rows(axes, [row.label for row in rows])
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_xlabel(x_label)
-        return canvas.picture(sheet)
+            continue
+        colour = canvas.LESS if row.ours else canvas.TOTAL
+        axes.barh(at, row.value - floor, left=floor, height=0.62, color=colour)
+        if row.low is not None and row.high is not None:
+            axes.plot([row.low, row.high], [at, at], color=canvas.INK, linewidth=1.4, marker="|")
+        right = max(row.value, row.high or 0.0)
+        axes.annotate(
+            f"{row.value:,.3g}", (right, at), xytext=(6, 0), textcoords="offset points", va="center"
+        )
+    canvas.rows(axes, [row.label for row in rows])
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(x_label)
+    return sheet

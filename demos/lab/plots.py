@@ -11,12 +11,12 @@ from typing import Final
 
 import attrs
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from demos.lab import canvas
 from demos.lab.records import RESIDUAL_STAGE
-from demos.lab.report import Picture
 
 ROW_INCHES: Final = 0.36
 MARGIN_INCHES: Final = 1.3
@@ -59,6 +59,7 @@ class Estimate:
     high: float | None = None
 
 
+@canvas.picture
 def lines(
     series: Sequence[Series],
     *,
@@ -70,24 +71,24 @@ def lines(
     percent: bool = False,
     level: float | None = None,
     level_name: str = "",
-) -> Picture:
+) -> Figure:
     """Lines with interval bands. Labels carry the units; `percent` shows shares; `level` is a line to compare with."""
-    with canvas.look():
-        sheet = canvas.figure(4.6, title)
-        axes = sheet.add_subplot()
-        for index, one in enumerate(series):
-            _line(axes, one, index)
-        if level is not None:
-            axes.axhline(level, color=canvas.INK, linewidth=1, linestyle=(0, (5, 3)), label=level_name)
-        _scale(axes, series, log_x=log_x, log_y=log_y)
-        axes.set(xlabel=x_label, ylabel=y_label)
-        if percent:
-            axes.yaxis.set_major_formatter(PERCENT)
-        if len(series) > 1 or level_name:
-            axes.legend(loc="best")
-        return canvas.picture(sheet)
+    sheet = canvas.figure(4.6, title)
+    axes = sheet.add_subplot()
+    for index, one in enumerate(series):
+        _line(axes, one, index)
+    if level is not None:
+        axes.axhline(level, color=canvas.INK, linewidth=1, linestyle=(0, (5, 3)), label=level_name)
+    _scale(axes, series, log_x=log_x, log_y=log_y)
+    axes.set(xlabel=x_label, ylabel=y_label)
+    if percent:
+        axes.yaxis.set_major_formatter(PERCENT)
+    if len(series) > 1 or level_name:
+        axes.legend(loc="best")
+    return sheet
 
 
+@canvas.picture
 def waterfall(
     start: tuple[str, float],
     steps: Sequence[Step],
@@ -96,32 +97,32 @@ def waterfall(
     title: str,
     unit: str,
     marked: str = "",
-) -> Picture:
+) -> Figure:
     """From a total to another, one change at a time; `marked` says in the legend what the hatched steps are."""
     levels = [*accumulate((step.change for step in steps), initial=start[1])]
     labels = [start[0], *(step.label for step in steps), end]
-    with canvas.look():
-        sheet = canvas.figure(MARGIN_INCHES + 1.25 * ROW_INCHES * len(labels), title)
-        axes = sheet.add_subplot()
-        totals = ((0, start[1]), (len(labels) - 1, levels[-1]))
-        for row, total in totals:
-            axes.barh(row, total, height=0.62, color=canvas.TOTAL)
-            _beside(axes, total, row, f"{_figure(total)} {unit}")
-        for row, (step, before) in enumerate(zip(steps, levels, strict=False), 1):
-            _step(axes, row, step, before, start[1], unit)
-        for row, at in enumerate(levels):
-            axes.plot([at, at], [row + 0.31, row + 0.69], color=canvas.FAINT, linewidth=0.8)
-        canvas.rows(axes, labels)
-        axes.set_xlim(min(0.0, *levels), 1.3 * max(levels))
-        axes.xaxis.set_major_formatter(THOUSANDS)
-        known = any(step.low is not None for step in steps)
-        axes.set_xlabel(f"mean of a rollout, {unit}" + "; whiskers: 95 % interval of the change" * known)
-        if any(step.marked for step in steps):
-            hatched = Patch(facecolor=canvas.LESS, hatch="////", label=marked)
-            sheet.legend(handles=[hatched], loc="outside lower left", fontsize=9)
-        return canvas.picture(sheet)
+    sheet = canvas.figure(MARGIN_INCHES + 1.25 * ROW_INCHES * len(labels), title)
+    axes = sheet.add_subplot()
+    totals = ((0, start[1]), (len(labels) - 1, levels[-1]))
+    for row, total in totals:
+        axes.barh(row, total, height=0.62, color=canvas.TOTAL)
+        _beside(axes, total, row, f"{_figure(total)} {unit}")
+    for row, (step, before) in enumerate(zip(steps, levels, strict=False), 1):
+        _step(axes, row, step, before, start[1], unit)
+    for row, at in enumerate(levels):
+        axes.plot([at, at], [row + 0.31, row + 0.69], color=canvas.FAINT, linewidth=0.8)
+    canvas.rows(axes, labels)
+    axes.set_xlim(min(0.0, *levels), 1.3 * max(levels))
+    axes.xaxis.set_major_formatter(THOUSANDS)
+    known = any(step.low is not None for step in steps)
+    axes.set_xlabel(f"mean of a rollout, {unit}" + "; whiskers: 95 % interval of the change" * known)
+    if any(step.marked for step in steps):
+        hatched = Patch(facecolor=canvas.LESS, hatch="////", label=marked)
+        sheet.legend(handles=[hatched], loc="outside lower left", fontsize=9)
+    return sheet
 
 
+@canvas.picture
 def intervals(
     estimates: Sequence[Estimate],
     *,
@@ -130,43 +131,42 @@ def intervals(
     level: float | None = None,
     percent: bool = False,
     least: float | None = None,
-) -> Picture:
+) -> Figure:
     """Figures below each other with their intervals; `level` is what they are to be compared with.
 
     `least`: smaller ones are told at the edge as numbers, as on their scale the others could not be told apart.
     """
     edge = _edge(estimates, least)
-    with canvas.look():
-        sheet = canvas.figure(MARGIN_INCHES + ROW_INCHES * len(estimates), title)
-        axes = sheet.add_subplot()
-        if level is not None:
-            axes.axvline(level, color=canvas.INK, linewidth=1, linestyle=(0, (5, 3)))
-        for row, one in enumerate(estimates):
-            if one.value is None:
-                axes.text(
-                    0.99,
-                    row,
-                    "no data",
-                    transform=axes.get_yaxis_transform(),
-                    ha="right",
-                    va="center",
-                    color=canvas.FAINT,
-                )
-                continue
-            text = canvas.percent(one.value) if percent else _figure(one.value).replace("-", "\N{MINUS SIGN}")
-            if least is not None and one.value < least:
-                axes.plot(edge, row, "<", color=canvas.LESS, markersize=6)
-                _beside(axes, edge, row, f"{text}: off the scale")
-                continue
-            if one.low is not None and one.high is not None:
-                axes.plot([one.low, one.high], [row, row], color=canvas.LESS, linewidth=2.2)
-            axes.plot(one.value, row, "o", color=canvas.LESS, markersize=6)
-            _beside(axes, max(one.value, one.high or one.value), row, text)
-        canvas.rows(axes, [one.label for one in estimates])
-        axes.margins(x=0.12)
-        axes.set_xlabel(x_label)
-        axes.xaxis.set_major_formatter(PERCENT if percent else THOUSANDS)
-        return canvas.picture(sheet)
+    sheet = canvas.figure(MARGIN_INCHES + ROW_INCHES * len(estimates), title)
+    axes = sheet.add_subplot()
+    if level is not None:
+        axes.axvline(level, color=canvas.INK, linewidth=1, linestyle=(0, (5, 3)))
+    for row, one in enumerate(estimates):
+        if one.value is None:
+            axes.text(
+                0.99,
+                row,
+                "no data",
+                transform=axes.get_yaxis_transform(),
+                ha="right",
+                va="center",
+                color=canvas.FAINT,
+            )
+            continue
+        text = canvas.percent(one.value) if percent else _figure(one.value).replace("-", "\N{MINUS SIGN}")
+        if least is not None and one.value < least:
+            axes.plot(edge, row, "<", color=canvas.LESS, markersize=6)
+            _beside(axes, edge, row, f"{text}: off the scale")
+            continue
+        if one.low is not None and one.high is not None:
+            axes.plot([one.low, one.high], [row, row], color=canvas.LESS, linewidth=2.2)
+        axes.plot(one.value, row, "o", color=canvas.LESS, markersize=6)
+        _beside(axes, max(one.value, one.high or one.value), row, text)
+    canvas.rows(axes, [one.label for one in estimates])
+    axes.margins(x=0.12)
+    axes.set_xlabel(x_label)
+    axes.xaxis.set_major_formatter(PERCENT if percent else THOUSANDS)
+    return sheet
 
 
 def _edge(estimates: Sequence[Estimate], least: float | None) -> float:
@@ -176,23 +176,23 @@ def _edge(estimates: Sequence[Estimate], least: float | None) -> float:
     return min(ends) - 0.4 * (max(ends) - min(ends)) if ends else 0.0
 
 
-def beside(panels: Mapping[str, Sequence[Estimate]], *, title: str, x_label: str) -> Picture:
+@canvas.picture
+def beside(panels: Mapping[str, Sequence[Estimate]], *, title: str, x_label: str) -> Figure:
     """Several figures of the same rows, each with an axis of its own from 0; a panel's estimates have the same labels."""
     columns = [*panels.values()]
     labels = [one.label for one in columns[0]]
-    with canvas.look():
-        sheet = canvas.figure(MARGIN_INCHES + 0.3 + ROW_INCHES * len(labels), title)
-        for axes, (name, estimates) in zip(
-            sheet.subplots(1, len(columns), sharey=True, squeeze=False)[0], panels.items(), strict=True
-        ):
-            for row, one in enumerate(estimates):
-                _point(axes, row, one)
-            axes.set_title(name)
-            ends = [value for one in estimates for value in (one.value, one.high) if value is not None]
-            axes.set_xlim(0, 1.22 * max(ends, default=1.0))
-            canvas.rows(axes, labels)
-        sheet.supxlabel(x_label, fontsize=10)
-        return canvas.picture(sheet)
+    sheet = canvas.figure(MARGIN_INCHES + 0.3 + ROW_INCHES * len(labels), title)
+    for axes, (name, estimates) in zip(
+        sheet.subplots(1, len(columns), sharey=True, squeeze=False)[0], panels.items(), strict=True
+    ):
+        for row, one in enumerate(estimates):
+            _point(axes, row, one)
+        axes.set_title(name)
+        ends = [value for one in estimates for value in (one.value, one.high) if value is not None]
+        axes.set_xlim(0, 1.22 * max(ends, default=1.0))
+        canvas.rows(axes, labels)
+    sheet.supxlabel(x_label, fontsize=10)
+    return sheet
 
 
 def _point(axes: Axes, row: int, one: Estimate) -> None:
@@ -207,6 +207,7 @@ def _point(axes: Axes, row: int, one: Estimate) -> None:
     _beside(axes, right, row, _figure(one.value))
 
 
+@canvas.picture
 def stages(
     bars: Mapping[str, Mapping[str, float]],
     *,
@@ -214,26 +215,25 @@ def stages(
     unit: str,
     x_label: str = "",
     residual: str = RESIDUAL_STAGE,
-) -> Picture:
+) -> Figure:
     """A bar for each arm, made of its stages; what is unexplained has a colour of its own and is named."""
     names = [*dict.fromkeys(stage for bar in bars.values() for stage in bar if stage != residual)]
-    with canvas.look():
-        sheet = canvas.figure(MARGIN_INCHES + 0.6 + 1.3 * ROW_INCHES * len(bars), title)
-        axes = sheet.add_subplot()
-        longest = max((sum(bar.values()) for bar in bars.values()), default=0.0) or 1.0
-        for row, bar in enumerate(bars.values()):
-            _stacked(axes, row, bar, [*names, residual], residual, longest, unit)
-        canvas.rows(axes, [*bars])
-        axes.set_xlim(0, 1.34 * longest)
-        axes.xaxis.set_major_formatter(THOUSANDS)
-        axes.set_xlabel(x_label or f"server time of a rollout, {unit}")
-        handles = [
-            Patch(facecolor=canvas.colour(index), hatch=canvas.hatch(index), label=name)
-            for index, name in enumerate(names)
-        ]
-        handles.append(Patch(facecolor=canvas.RESIDUAL, label="residual (unexplained)"))
-        sheet.legend(handles=handles, loc="outside lower left", ncols=5, fontsize=9)
-        return canvas.picture(sheet)
+    sheet = canvas.figure(MARGIN_INCHES + 0.6 + 1.3 * ROW_INCHES * len(bars), title)
+    axes = sheet.add_subplot()
+    longest = max((sum(bar.values()) for bar in bars.values()), default=0.0) or 1.0
+    for row, bar in enumerate(bars.values()):
+        _stacked(axes, row, bar, [*names, residual], residual, longest, unit)
+    canvas.rows(axes, [*bars])
+    axes.set_xlim(0, 1.34 * longest)
+    axes.xaxis.set_major_formatter(THOUSANDS)
+    axes.set_xlabel(x_label or f"server time of a rollout, {unit}")
+    handles = [
+        Patch(facecolor=canvas.colour(index), hatch=canvas.hatch(index), label=name)
+        for index, name in enumerate(names)
+    ]
+    handles.append(Patch(facecolor=canvas.RESIDUAL, label="residual (unexplained)"))
+    sheet.legend(handles=handles, loc="outside lower left", ncols=5, fontsize=9)
+    return sheet
 
 
 THOUSANDS: Final = FuncFormatter(lambda value, _: f"{value:,g}".replace("-", "\N{MINUS SIGN}"))

@@ -5,7 +5,8 @@ same values, so that they cannot differ. A check that failed marks the whole rep
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Final
 
 import attrs
@@ -34,8 +35,8 @@ class Table:
 
 
 @attrs.frozen
-class Picture:
-    """One plot in two forms, of the same sheet (`demos.lab.canvas`)."""
+class Sheet:
+    """A plot that was drawn, in two forms."""
 
     svg: str = attrs.field()
     """An `<svg>` element, to stand in a page."""
@@ -46,6 +47,31 @@ class Picture:
     def _is_svg(self, _: object, svg: str) -> None:
         if not (svg.startswith("<svg") and svg.endswith("</svg>")):
             raise ValueError(f"a picture is one <svg> element, not {svg[:40]!r}...")
+
+
+class Picture:
+    """A plot, drawn when it is first looked at: who judges a report, or quotes it, looks at none.
+
+    What is wrong with its data is raised then, too.
+    """
+
+    def __init__(self, draw: Callable[[], Sheet]) -> None:
+        """`draw` is called once at most."""
+        self._draw = draw
+
+    @cached_property
+    def _sheet(self) -> Sheet:
+        return self._draw()
+
+    @property
+    def svg(self) -> str:
+        """As `Sheet.svg`."""
+        return self._sheet.svg
+
+    @property
+    def png(self) -> bytes:
+        """As `Sheet.png`."""
+        return self._sheet.png
 
 
 @attrs.frozen(kw_only=True)

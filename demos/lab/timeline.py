@@ -8,10 +8,10 @@ from typing import Final
 
 import attrs
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from demos.lab import canvas
-from demos.lab.report import Picture
 
 LANE_INCHES: Final = 0.42
 _BAR: Final = 0.62
@@ -40,33 +40,33 @@ class Message:
     received_s: float
 
 
+@canvas.picture
 def timeline(
     spans: Sequence[Span],
     messages: Sequence[Message] = (),
     *,
     title: str,
     lanes: Sequence[str] = (),
-) -> Picture:
+) -> Figure:
     """Lanes from top to bottom in the order given, or of their first span. ValueError: a message of unknown lanes."""
     names = [*dict.fromkeys([*lanes, *(span.lane for span in spans)])]
     kinds = [*dict.fromkeys(span.kind for span in spans)]
     end_s = max((span.end_s for span in spans), default=0.0) or 1.0
-    with canvas.look():
-        sheet = canvas.figure(1.5 + LANE_INCHES * len(names), title)
-        axes = sheet.add_subplot()
-        for span in spans:
-            _draw(axes, span, names.index(span.lane), kinds.index(span.kind), end_s)
-        for message in messages:
-            _send(axes, message, names)
-        canvas.rows(axes, names)
-        axes.set_xlim(0, 1.01 * end_s)
-        axes.set_xlabel("seconds from the intended start of the rollout")
-        handles = [
-            Patch(facecolor=canvas.colour(index), hatch=canvas.hatch(index), label=kind)
-            for index, kind in enumerate(kinds)
-        ]
-        sheet.legend(handles=handles, loc="outside lower left", ncols=6, fontsize=9)
-        return canvas.picture(sheet)
+    sheet = canvas.figure(1.5 + LANE_INCHES * len(names), title)
+    axes = sheet.add_subplot()
+    for span in spans:
+        _draw(axes, span, names.index(span.lane), kinds.index(span.kind), end_s)
+    for message in messages:
+        _send(axes, message, names)
+    canvas.rows(axes, names)
+    axes.set_xlim(0, 1.01 * end_s)
+    axes.set_xlabel("seconds from the intended start of the rollout")
+    handles = [
+        Patch(facecolor=canvas.colour(index), hatch=canvas.hatch(index), label=kind)
+        for index, kind in enumerate(kinds)
+    ]
+    sheet.legend(handles=handles, loc="outside lower left", ncols=6, fontsize=9)
+    return sheet
 
 
 def _draw(axes: Axes, span: Span, row: int, kind: int, end_s: float) -> None:
