@@ -115,12 +115,17 @@ def _text_or_object(value: Any) -> Any:
     return value
 
 
-def _literal(value: Any, literal: Any) -> Any:
-    if type(value) is not str:
-        raise _Mismatch("a string")
-    if value not in get_args(literal):
-        raise _NotAllowed
-    return value
+def _one_of(literal: Any) -> Callable[[Any, Any], Any]:
+    allowed = frozenset(get_args(literal))
+
+    def structure(value: Any, _type: Any) -> Any:
+        if type(value) is not str:
+            raise _Mismatch("a string")
+        if value not in allowed:
+            raise _NotAllowed
+        return value
+
+    return structure
 
 
 def _usage(value: Any) -> Usage:
@@ -203,7 +208,7 @@ class _Decoder:
         )
         for shape, structure in shapes:
             self.converter.register_structure_hook_func(partial(_same, shape), _hook(structure))
-        self.converter.register_structure_hook_func(_is_literal, _literal)
+        self.converter.register_structure_hook_factory(_is_literal, _one_of)
         self.converter.register_structure_hook(
             items.McpCall,
             make_dict_structure_fn(
