@@ -56,6 +56,11 @@ class Receiver:
         self._full = over or self.taken == self.stop_after
         return self._full
 
+    @property
+    def outlet(self) -> int:
+        """As `Taker.outlet`: nobody else's."""
+        return id(self)
+
     def flush(self) -> bool:
         """As `Taker.flush`."""
         self._flushes += 1

@@ -107,13 +107,18 @@ class CorkedStream(trio.abc.Stream):
 
     def cork_texts(self, payloads: Iterable[bytes]) -> None:
         """`cork_text` for each, up to the first that is refused."""
-        if not self._accepting:
+        if not self.queue_texts(payloads):
             raise self._refusal()
+
+    def queue_texts(self, payloads: Iterable[bytes]) -> bool:
+        """As `cork_texts`, but False where that raises."""
+        if not self._accepting:
+            return False
         outgoing, room = self._outgoing, self._limits.max_outbox_bytes - self._in_write_bytes
         for payload in payloads:
             if len(outgoing) > room:
                 self._break("overflow")
-                raise self._refusal()
+                return False
             size = len(payload)
             if 126 <= size < 65_536 and not self._client:  # nearly all of them: put together in place
                 outgoing += medium_header(TEXT, 126, size)
@@ -121,6 +126,7 @@ class CorkedStream(trio.abc.Stream):
             else:
                 outgoing += frame(TEXT, payload, masked=self._client)
             self._frames_out += 1
+        return True
 
     def flush(self) -> bool:
         """Start what is queued on its way; once for each engine step. No checkpoint, never raises.

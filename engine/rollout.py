@@ -94,6 +94,7 @@ class Rollout:
         "_owner",
         "_slots",
         "_tool_seconds",
+        "_traced",
         "counts",
         "create",
         "finished",
@@ -147,6 +148,7 @@ class Rollout:
         self._engine = engine
         self._dialect = record.dialect
         self._outbox = outbox
+        self._traced = outbox.traced
         self._slots = (*slots, engine.slots)
         self._owner = owner
         self._intake = Intake(engine, self.ledger, self.counts)
@@ -613,7 +615,7 @@ class Rollout:
 
     def _tell(self, name: str, **members: Any) -> None:
         """For the trace only: nobody counts these."""
-        if self._outbox.traced:
+        if self._traced:
             with self.ledger.at(Stage.TRACE):
                 self._outbox.hook(name, {"response_id": self.record.response_id, **members})
 

@@ -5,7 +5,7 @@ A step may be taken in another task (`base.Taker`); the rollout's waits for the 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Final
 
 import attrs
@@ -90,12 +90,20 @@ class SegmentRun:
                 break
         if texts:
             self.assembly.texts(texts)
-        self._enter(Stage.SEND)
+        self._enter(Stage.SAMPLE)
         return self.over
+
+    @property
+    def outlet(self) -> Hashable:
+        """As `Taker.outlet`: the connection's, or the stream's."""
+        return self._send
 
     def flush(self) -> bool:
         """As `Outbox.flush`, of the last step only if it is long until something follows: one write for both."""
-        writable = (self.over and self.output_tokens < SHORT_TOKENS) or self._send()
+        if self.over and self.output_tokens < SHORT_TOKENS:
+            return True
+        self._enter(Stage.SEND)
+        writable = self._send()
         self._enter(Stage.SAMPLE)  # of the last step, too: closing the sampler is its own affair
         return writable
 

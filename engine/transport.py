@@ -78,8 +78,11 @@ class Transport(Protocol):
     def send_nowait(self, text: bytes) -> None:
         """Queue one message of UTF-8; never blocks. Raises `TransportClosed`."""
 
-    def send_all_nowait(self, texts: Iterable[bytes]) -> None:
-        """`send_nowait` for each."""
+    def queue_all(self, texts: Iterable[bytes]) -> bool:
+        """Queue one message after the other, up to the first that is refused; False then. Never raises.
+
+        The hot path: a connection that is over may be seen a little later here than by `send_nowait`.
+        """
 
     def flush(self) -> bool:
         """Send what is queued; once for each engine step. Never blocks, never raises.
@@ -116,19 +119,13 @@ class _WebSocketTransport:
         self._last_word: tuple[int, str] | None = None
         self._closing = False
         self._gone = trio.Event()
+        self.queue_all: Callable[[Iterable[bytes]], bool] = stream.queue_texts
         self.flush: Callable[[], bool] = stream.flush
         stream.farewell = self._farewell
 
     def send_nowait(self, text: bytes) -> None:
-        self.send_all_nowait((text,))
-
-    def send_all_nowait(self, texts: Iterable[bytes]) -> None:
-        if self._connection.closed is not None:
+        if self._connection.closed is not None or not self.queue_all((text,)):
             raise self._end()
-        try:
-            self._stream.cork_texts(texts)
-        except (trio.ClosedResourceError, trio.BrokenResourceError):
-            raise self._end() from None
 
     async def wait_writable(self) -> None:
         try:

@@ -27,16 +27,12 @@ class WireOutbox:
 
     def deltas(self, first: Delta) -> Callable[[Sequence[str]], None]:
         """The same for pieces of one place, several at once."""
-        number_and_encode, send_all = self._record.deltas(first), self._transport.send_all_nowait
+        number_and_encode, queue_all = self._record.deltas(first), self._transport.queue_all
         if self.traced:
             return lambda pieces: self._send_each(number_and_encode(pieces))
 
         def write(pieces: Sequence[str]) -> None:
-            texts = number_and_encode(pieces)
-            try:
-                send_all(texts)
-            except TransportClosed:
-                return  # as `_send` does; `suppress` would cost as much as all the rest
+            queue_all(number_and_encode(pieces))  # one that is over swallows them, as `_send` does
 
         return write
 

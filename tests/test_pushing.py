@@ -37,7 +37,10 @@ def virtual(scenario, *args):
 class Listener:
     """A taker that keeps what it gets, with times; it may have enough, rest, or raise."""
 
-    def __init__(self, *, enough_after=None, rests_after=(), raises_after=None, on_take=lambda: None) -> None:
+    def __init__(
+        self, *, enough_after=None, rests_after=(), raises_after=None, on_take=lambda: None, outlet=None
+    ) -> None:
+        self.outlet = outlet or id(self)
         self.heard, self.flushes, self.rests = [], 0, 0
         self.enough_after, self.rests_after, self.raises_after = enough_after, set(rests_after), raises_after
         self.on_take = on_take
@@ -322,6 +325,33 @@ def test_each_stream_of_a_tick_is_flushed_after_all_have_taken():
 
     virtual(with_ticker, scenario)
     assert (["take"] * 5 + ["flush"] * 5) * 2 == acts
+
+
+def test_what_leaves_together_is_flushed_once():
+    """Of those that share an outlet only one; the end of a stream is told to itself, and to be behind is told to all."""
+    dues = (0.01, 0.02, 0.03)
+
+    async def scenario(ticker):
+        shared = [Listener(outlet="one") for _ in range(3)]
+        alone, ends, slow = (
+            Listener(),
+            Listener(enough_after=1, outlet="one"),
+            Listener(rests_after={2}, outlet="two"),
+        )
+        waits_with_it = Listener(outlet="two")
+        for listener in (slow, waits_with_it):
+            listener.rested.set()
+        async with trio.open_nursery() as nursery:
+            for listener in (ends, *shared, alone, slow, waits_with_it):
+                nursery.start_soon(ticker.push, timed(*dues), listener, unnoted)
+                await trio.testing.wait_all_tasks_blocked()
+        assert [listener.parts for listener in shared] == [alone.parts] * 3
+        assert slow.parts == waits_with_it.parts == alone.parts
+        flushes = [sum(listener.flushes for listener in shared), alone.flushes, ends.flushes]
+        return flushes, slow.rests, waits_with_it.rests
+
+    # of two ticks once for all three, and of the last one each; one that rested goes on by itself, so it is flushed alone
+    assert ([2 + 3, 3, 1], 1, 1) == virtual(with_ticker, scenario)
 
 
 def test_others_get_their_turn_within_a_tick_of_many_streams():

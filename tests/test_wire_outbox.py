@@ -21,12 +21,13 @@ class Wire:
         self.over = False
 
     def send_nowait(self, text: bytes) -> None:
-        self.send_all_nowait([text])
-
-    def send_all_nowait(self, texts) -> None:
-        if self.over:
+        if not self.queue_all([text]):
             raise TransportClosed(1006, "")
-        self.sent += texts
+
+    def queue_all(self, texts) -> bool:
+        if not self.over:
+            self.sent += texts
+        return not self.over
 
 
 class Told(NoRecorder):

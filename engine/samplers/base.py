@@ -37,7 +37,7 @@ A whole sampler::
 """
 
 from array import array
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -178,6 +178,11 @@ class Taker(Protocol):
 
     def take(self, step: Step) -> bool:
         """Take a step; True: no more of them. Not a checkpoint. What it raises ends the segment, and `push` raises it."""
+        ...
+
+    @property
+    def outlet(self) -> Hashable:
+        """Of takers with the same one what was taken leaves together: `flush` of one of them is enough."""
         ...
 
     def flush(self) -> bool:

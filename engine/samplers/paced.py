@@ -202,7 +202,8 @@ class _Stream:
             statistics = self._paced.statistics
             statistics.tokens += tokens
             self.resident_tokens += tokens
-            statistics.late_seconds_max = max(statistics.late_seconds_max, now - timed.due)
+            if now - timed.due > statistics.late_seconds_max:  # noqa: PLR1730  # for each step of all streams
+                statistics.late_seconds_max = now - timed.due
 
     async def aclose(self) -> None:
         await self._source.aclose()

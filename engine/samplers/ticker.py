@@ -9,7 +9,7 @@ What a stream raises goes to its own rollout; the ticker and all other streams g
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Final, NamedTuple
 
 import trio
@@ -38,13 +38,14 @@ Note = Callable[[Timed, float], None]
 class Pushed:
     """One stream that is pushed: what it still has to say, and to whom."""
 
-    __slots__ = ("_note", "_steps", "_taker", "behind", "failure", "flush", "next", "task")
+    __slots__ = ("_note", "_steps", "_taker", "behind", "failure", "flush", "next", "outlet", "task")
 
     def __init__(self, steps: Iterator[Timed], taker: Taker, note: Note) -> None:
         self._steps = steps
         self._taker = taker
         self.flush = taker.flush
         """The engine step is over."""
+        self.outlet = taker.outlet
         self._note = note
         self.next: Timed | None = next(steps, None)
         """None: the taker wants no more, or there is no more."""
@@ -145,8 +146,15 @@ class Ticker:
             except Exception as error:  # noqa: BLE001  # whatever it is, it is that rollout's
                 stream.failure = error
                 self._release(stream)
+        writable: dict[Hashable, bool] = {}
         for stream in taken:
-            stream.behind = not stream.flush()
+            if stream.next is None:  # a last step may be held back, and what it is told is its own
+                stream.behind = not stream.flush()
+            elif stream.outlet in writable:
+                stream.behind = not writable[stream.outlet]
+            else:
+                writable[stream.outlet] = stream.flush()
+                stream.behind = not writable[stream.outlet]
             if stream.task is None:
                 continue  # it raised, or was cancelled by what it led to
             if stream.next is None or stream.behind:

@@ -33,15 +33,17 @@ class SendMessageTransport:
 
     def send_nowait(self, text: bytes) -> None:
         """Queue one message; never blocks."""
-        self.send_all_nowait((text,))
-
-    def send_all_nowait(self, texts: Iterable[bytes]) -> None:
-        """Queue some."""
-        if self._over or self._connection.closed is not None:
+        if not self.queue_all((text,)):
             raise self._end()
+
+    def queue_all(self, texts: Iterable[bytes]) -> bool:
+        """Queue some; False if the connection is over."""
+        if self._over or self._connection.closed is not None:
+            return False
         for text in texts:
             self._queue.append(text)
             self._unsent_bytes += len(text)
+        return True
 
     def flush(self) -> bool:
         """Wake the writer."""
