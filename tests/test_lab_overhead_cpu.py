@@ -14,8 +14,8 @@ from demos.lab.overhead_cpu import (
     share,
     turn_cpu_ms,
 )
-from demos.lab.overhead_cpu_sections import overhead_method, overhead_sections
-from demos.lab.records import Rollout, as_json, from_json
+from demos.lab.overhead_cpu_sections import context_section, overhead_method, overhead_sections
+from demos.lab.records import Rollout, as_json, cell_key, from_json
 from demos.lab.server import KeptTraces
 from demos.lab.virtual import run_virtual
 from engine import vocabulary
@@ -117,6 +117,40 @@ def test_the_report_says_it_with_its_method() -> None:
     assert not has_floors(plain)
     assert [*overhead_sections(plain, CONFIG, "x", "y")] == []
     assert overhead_method(plain) == ()
+
+
+def of_history(tokens: int, optimised_ms: float) -> list[Rollout]:
+    """Rollouts of a cell, in which a turn of append takes 0.5 ms above its floor."""
+    return [
+        attrs.evolve(one, cell={**one.cell, "history_tokens": tokens})
+        for block in range(3)
+        for one in (
+            measured("append", 12.0, block=block),
+            measured("floor", 10.0, block=block),
+            measured("optimised", 10.0 + 4 * optimised_ms, block=block),
+            measured("floor-http", 10.0, block=block),
+        )
+    ]
+
+
+def test_the_overhead_is_told_by_the_length_of_the_history() -> None:
+    """In the order of the lengths, of the cells that differ in nothing else; of one length nothing is told."""
+    cells = {
+        cell_key({"history_tokens": 100_000, "tokens_per_second": 4_000}): of_history(100_000, 10.0),
+        cell_key({"history_tokens": 10_000, "tokens_per_second": 4_000}): of_history(10_000, 5.0),
+        cell_key({"history_tokens": 10_000, "tokens_per_second": 65}): of_history(10_000, 50.0),
+    }
+    (section,) = context_section(cells, CONFIG, "results.jsonl")
+    assert (
+        "At 10,000 / 100,000 tokens of history a turn of append costs the server 0.50 / 0.50 ms"
+        in section.sentence
+    )
+    assert "0.1 / 0.05 of what one of optimised does" in section.sentence
+    assert section.table is not None
+    assert [row[0] for row in section.table.rows] == [10_000, 100_000]
+    assert section.picture is not None
+    assert "<svg" in section.picture.svg
+    assert [*context_section(dict([*cells.items()][1:]), CONFIG, "results.jsonl")] == []
 
 
 # --- the floors ----------------------------------------------------------------------------------------------------

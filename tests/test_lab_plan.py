@@ -90,6 +90,13 @@ def test_quick_changes_what_it_names_and_nothing_else() -> None:
     assert quick.arms == plan.arms
 
 
+def test_quick_may_have_cells_of_its_own() -> None:
+    """They stand for all cells of the file, which without `--quick` are the plan."""
+    text = WHOLE.replace("[quick.cell]\ncalls = 1", "[[quick.cells]]\ncalls = 1\n\n[[cells]]\ncalls = [4, 5]")
+    assert {cell.axes["calls"] for cell in plan_of(text).cells} == {4, 5}
+    assert {cell.axes["calls"] for cell in plan_of(text, quick=True).cells} == {1}
+
+
 def test_parts_of_the_cells_have_their_own_repeats() -> None:
     """Each [[cells]] is a product by itself, with what it says over [cell]."""
     parts = "[[cells]]\ntokens_per_second = 65\nrepeats = 1\ntick_ms = 8\n[[cells]]\ntokens_per_second = [1000, 4000]\n"

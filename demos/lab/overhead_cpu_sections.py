@@ -1,5 +1,6 @@
 """The server's overhead as sections: what a turn of each form costs, and whether later turns cost more."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -19,10 +20,12 @@ from demos.lab.overhead_cpu import (
     turn_cpu_ms,
 )
 from demos.lab.plots import Estimate, Series
-from demos.lab.records import Rollout
+from demos.lab.published import CONTEXT_TOKENS
+from demos.lab.records import CellKey, Rollout
 from demos.lab.report import Cell, Section, Table
 from demos.lab.statistics import Interval, median
 
+HISTORY: Final = "history_tokens"
 RIVALS: Final = ("optimised", "naive")
 """Whose overhead that of the others is held against."""
 METHOD: Final = (
@@ -96,6 +99,87 @@ def overhead_section(
         caveat="The floor is the same work over the same transport without turns, in one response; it was run in each "
         "block. What opens a connection and reads a history for the first time is in it.",
     )  # fmt: skip
+
+
+def context_section(
+    cells: Mapping[CellKey, Sequence[Rollout]], config: Mapping[str, Any], source: str
+) -> Iterator[Section]:
+    """What a turn costs above its floor by the length of the history, where cells differ in that alone."""
+    along = _histories(cells)
+    if len(along) < 2:
+        return
+    headline = config["headline"]
+    arms = [arm for arm in config["arms"] if not arm_of(arm).at_once]
+    rivals = [arm for arm in RIVALS if arm in arms and arm != headline]
+    costs = {tokens: overheads(records, arms) for tokens, records in along.items()}
+    by_arm = {arm: [next(one for one in found if one.arm == arm) for found in costs.values()] for arm in arms}
+    shares = {arm: [share(records, arm, headline) for records in along.values()] for arm in rivals}
+    histories = [*along]
+    told = "; ".join(
+        f"{_row('{:.3g}', [one.ratio for one in found])} of what one of {arm} does"
+        for arm, found in shares.items()
+    )
+    mine = _row("{:.2f}", [one.overhead for one in by_arm[headline]])
+    yield Section(
+        title="The server's overhead of a turn by the length of the history",
+        sentence=f"At {_row('{:,.0f}', histories)} tokens of history a turn of {headline} costs "
+        f"the server {mine} ms of CPU time above its floor: {told}.",
+        source=source,
+        picture=plots.lines(
+            [
+                Series(
+                    arm,
+                    histories,
+                    [one.overhead for one in found],
+                    [_ends(one.interval)[0] for one in found],
+                    [_ends(one.interval)[1] for one in found],
+                )
+                for arm, found in by_arm.items()
+            ],
+            title="The server's overhead of a turn by the length of the history",
+            x_label="history before the first turn, tokens",
+            y_label="CPU time of a turn above the floor, ms; 95 % band",
+            log_x=True,
+            log_y=True,
+        ),
+        table=Table(
+            (
+                "history, tokens",
+                *(f"{arm}, ms" for arm in arms),
+                *(f"{headline}: {what} {arm}" for arm in rivals for what in ("share of", "low: share of", "high: share of")),
+            ),
+            tuple(
+                (
+                    tokens,
+                    *(by_arm[arm][index].overhead for arm in arms),
+                    *(cell for arm in rivals for cell in _cells(shares[arm][index])),
+                )
+                for index, tokens in enumerate(histories)
+            ),
+        ),
+        caveat="Each turn adds to the history, so the mean context of a call is longer. In recorded calls of coding agents "
+        f"it is {_median_context():,} tokens in the median (see `demos/lab/published.py`).",
+    )  # fmt: skip
+
+
+def _histories(cells: Mapping[CellKey, Sequence[Rollout]]) -> dict[float, Sequence[Rollout]]:
+    """Of the cells with floors the largest group that is alike but for the history, by that."""
+    groups: dict[CellKey, dict[float, Sequence[Rollout]]] = defaultdict(dict)
+    for cell, records in cells.items():
+        others = tuple((axis, value) for axis, value in cell if axis != HISTORY)
+        tokens = dict(cell).get(HISTORY)
+        if isinstance(tokens, int | float) and has_floors(records):
+            groups[others][tokens] = records
+    largest = max(groups.values(), key=len, default={})
+    return dict(sorted(largest.items()))
+
+
+def _row(form: str, values: Sequence[float | None]) -> str:
+    return " / ".join("no data" if value is None else form.format(value) for value in values)
+
+
+def _median_context() -> int:
+    return next(round(tokens) for share_of_calls, tokens in CONTEXT_TOKENS if share_of_calls == 0.5)
 
 
 def drift_section(records: Sequence[Rollout], config: Mapping[str, Any], name: str, source: str) -> Section:

@@ -19,7 +19,7 @@
 
     [[cells]]                       # instead of one product, several: each with what it changes of [cell]
     [model]                         # what the simulated model costs
-    [quick]                         # what `--quick` changes
+    [quick]                         # what `--quick` changes; its `cells` stand for all others
 
 The product, the blocks and their order come from file and seed alone: a second run has the same design.
 """

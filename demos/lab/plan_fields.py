@@ -116,7 +116,7 @@ def _products(
 ) -> list[Product]:
     changes = table.get("quick", {}) if quick else {}
     base = {"repeats": table.get("repeats", 1), **table.get("model", {})}
-    parts = table.get("cells", [{}])
+    parts = changes.get("cells", table.get("cells", [{}]))
     if not isinstance(parts, list) or not parts:
         raise PlanError(f"{file}: cells is {parts!r:.40}; write [[cells]] for each of them")
     products: list[Product] = []
@@ -230,4 +230,4 @@ _TOP: Final = {
     "title", "question", "clock", "arms", "baseline", "headline", "seeds", "repeats", "timeout_s", "work", "cell", "cells",
     "model", "quick",
 }  # fmt: skip
-_QUICK: Final = {"clock", "arms", "seeds", "repeats", "cell", "works"}
+_QUICK: Final = {"clock", "arms", "seeds", "repeats", "cell", "cells", "works"}

@@ -11,7 +11,7 @@ from typing import Any, Final
 from demos.lab import plots, published
 from demos.lab.arms import arm_of
 from demos.lab.bound import bound_sections
-from demos.lab.overhead_cpu_sections import overhead_method, overhead_sections
+from demos.lab.overhead_cpu_sections import context_section, overhead_method, overhead_sections
 from demos.lab.plots import Estimate, Series
 from demos.lab.records import CellKey, Rollout, cell_key
 from demos.lab.report import Report, Section, Table
@@ -152,6 +152,7 @@ def _sections(
         if any(record.clock == "wall" for record in records):
             yield server_time(records, arms, names[cell], source)
         yield from overhead_sections(records, config, names[cell], source)
+    yield from context_section(cells, config, source)
     yield costs(cells, names, arms, source)
 
 
