@@ -84,7 +84,7 @@ def lines(
     if percent:
         axes.yaxis.set_major_formatter(PERCENT)
     if len(series) > 1 or level_name:
-        axes.legend(loc="best")
+        sheet.legend(loc="outside right upper")
     return sheet
 
 
