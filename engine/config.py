@@ -51,6 +51,10 @@ class Limits:
     """Rendering and classifying yield to other rollouts after so much text."""
     max_context_bytes: int = attrs.field(default=256 * MIB, validator=_positive)
     """Items and tokens of one rollout's context, and of all responses together that a connection remembers."""
+    max_schemas: int = attrs.field(default=1024, validator=_at_least_zero)
+    """Schemas of tools that were found right and need not be checked again; the least recently used goes first. 0 = none."""
+    max_model_names: int = attrs.field(default=256, validator=_at_least_zero)
+    """Names that were found in the model table: they are the client's, and one with a wildcard serves endlessly many. 0 = none."""
     max_shared_entries: int = attrs.field(default=64, validator=_at_least_zero)
     """Lists of tools that are kept once for all rollouts that say the same, and as many instructions; the least recently used goes first. 0 = none."""
     max_shared_bytes: int = attrs.field(default=MIB, validator=_positive)
@@ -81,6 +85,12 @@ class Limits:
     One message may be larger: the last event of a response repeats all that it said."""
 
     # --- store ------------------------------------------------------------------------------------------------
+    max_stored_responses: int = attrs.field(default=1024, validator=_positive)
+    """Of the store in memory, which is there without a file; the least recently used goes first."""
+    max_stored_bytes: int = attrs.field(default=64 * MIB, validator=_positive)
+    """The same in bytes of their resources, which repeat all output."""
+    max_usage_rows: int = attrs.field(default=65_536, validator=_positive)
+    """Of the store in memory; the oldest go first."""
     max_queued_store_jobs: int = attrs.field(default=1024, validator=_positive)
     """Reads and writes that wait for the store's thread, and the most in one transaction; more wait for a place."""
     max_store_cache_bytes: int = attrs.field(default=64 * MIB, validator=_at_least_zero)

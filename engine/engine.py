@@ -81,6 +81,8 @@ class Engine:
     """Whose model state is in memory."""
     shared: Shared
     """What many creates say alike."""
+    store: Store
+    """Keeps responses with `store: true`."""
     sampler: Sampler
     """Serves the models that name no sampler of their own."""
     samplers: Mapping[str, Sampler] = attrs.field(factory=dict)
@@ -89,8 +91,6 @@ class Engine:
     wall_seconds: Callable[[], int] = wall_seconds
     new_id: Callable[[str], str] = random_id
     on_report: Callable[[RolloutReport], None] | None = None
-    store: Store = attrs.field(factory=MemoryStore)
-    """Keeps responses with `store: true`."""
     compactor: Compactor = attrs.field(factory=Compactor)
     """Makes and reads compaction items."""
     http_variant: Literal["optimised", "naive"] = "optimised"
@@ -125,8 +125,8 @@ class Engine:
         hosted = HostedTools(hosted_tools, limits=limits)
         return cls(
             limits=limits,
-            resolve=Resolve(table),
-            validate=Validate(hosted.labels),
+            resolve=Resolve(table, max_remembered=limits.max_model_names),
+            validate=Validate(hosted.labels, max_schemas=limits.max_schemas),
             classify=Classify(),
             persist=persist or Persist(),
             hosted=hosted,
@@ -135,7 +135,7 @@ class Engine:
             shared=Shared(max_entries=limits.max_shared_entries, max_bytes=limits.max_shared_bytes),
             sampler=sampler,
             samplers={spec: make_sampler(spec) for spec in specs} if make_sampler is not None else {},
-            **others,
+            **{"store": MemoryStore(limits), **others},
         )
 
     def count_open(self, owner: str, change: int) -> None:

@@ -22,9 +22,10 @@ import attrs
 from engine.account import Account, RolloutUsage, Segment
 from engine.call_ledger import CallLedger
 from engine.classifier import DEFAULT_PATTERNS, NEW_STREAM, Classifier, ClassifierState, Match
+from engine.config import DEFAULT_LIMITS
 from engine.models import ModelEntry, ModelTable
 from engine.tool_choice import ToolChoice, read_tool_choice
-from engine.tool_table import SCHEMA_CACHE_ENTRIES, SchemaCheck, Tool, ToolReader, ToolTable, tools_added_by
+from engine.tool_table import SchemaCheck, Tool, ToolReader, ToolTable, tools_added_by
 from protocol.items import Item
 
 __all__ = [
@@ -48,8 +49,6 @@ __all__ = [
 ]
 
 _NO_HOSTED: Final[Mapping[str, Collection[str]]] = MappingProxyType({})
-_RESOLVED_ENTRIES: Final = 256
-"""Names are the client's; a table with a wildcard serves endlessly many of them."""
 
 
 class Resolve:
@@ -57,7 +56,7 @@ class Resolve:
 
     name = "resolve"
 
-    def __init__(self, table: ModelTable, *, max_remembered: int = _RESOLVED_ENTRIES) -> None:
+    def __init__(self, table: ModelTable, *, max_remembered: int = DEFAULT_LIMITS.max_model_names) -> None:
         self.table = table
         self._max_remembered = max_remembered
         self._found: collections.OrderedDict[str, ModelEntry] = collections.OrderedDict()
@@ -81,7 +80,7 @@ class Validate:
         self,
         hosted_tools: Mapping[str, Collection[str]] = _NO_HOSTED,
         *,
-        max_schemas: int = SCHEMA_CACHE_ENTRIES,
+        max_schemas: int = DEFAULT_LIMITS.max_schemas,
     ) -> None:
         """`hosted_tools`: the engine's own, server label to names. `max_schemas`: how many it remembers."""
         self._reader = ToolReader(hosted_tools, SchemaCheck(max_schemas))

@@ -5,15 +5,13 @@ An id is looked up together with its owner, so a foreign id answers exactly like
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import attrs
 import trio
 
+from engine.config import DEFAULT_LIMITS, Limits
 from protocol.items import Item
-
-MAX_USAGE_ROWS: Final = 65_536
-"""Of a store in memory."""
 
 
 @attrs.frozen(kw_only=True)
@@ -88,10 +86,8 @@ class Store(Protocol):
 class MemoryStore:
     """A store in memory, bounded: the least recently used response goes first."""
 
-    def __init__(self, *, max_responses: int = 1024, max_bytes: int = 64 * 1024 * 1024) -> None:
-        """`max_bytes`: of the resources, which repeat all output."""
-        self._max_responses = max_responses
-        self._max_bytes = max_bytes
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
         self._bytes = 0
         self._records: OrderedDict[tuple[str, str], StoredResponse] = OrderedDict()
         self._usage: OrderedDict[str, UsageRow] = OrderedDict()
@@ -102,12 +98,12 @@ class MemoryStore:
     async def put(self, record: StoredResponse) -> None:
         """As `Store.put`."""
         await trio.lowlevel.checkpoint()
-        key = (record.owner, record.response_id)
+        key, limits = (record.owner, record.response_id), self._limits
         if key in self._records:
             return
         self._records[key] = record
         self._bytes += len(record.resource)
-        while len(self._records) > self._max_responses or self._bytes > self._max_bytes:
+        while len(self._records) > limits.max_stored_responses or self._bytes > limits.max_stored_bytes:
             _, oldest = self._records.popitem(last=False)
             self._bytes -= len(oldest.resource)
 
@@ -131,7 +127,7 @@ class MemoryStore:
         """As `Store.record_usage`."""
         await trio.lowlevel.checkpoint()
         self._usage.setdefault(row.response_id, row)
-        if len(self._usage) > MAX_USAGE_ROWS:
+        if len(self._usage) > self._limits.max_usage_rows:
             self._usage.popitem(last=False)
 
     async def put_soon(self, record: StoredResponse) -> None:

@@ -16,6 +16,7 @@ import jsonschema
 import orjson
 from jsonschema.validators import validator_for
 
+from engine.config import DEFAULT_LIMITS
 from protocol.errors import refusal
 from protocol.items import Item, Opaque, ToolSearchOutput
 
@@ -25,7 +26,6 @@ ToolKey = tuple[str | None, str]
 
 MAX_SCHEMA_BYTES: Final = 64 * 1024
 """Checking costs 3 µs a byte; more than this in one tool would hold up everyone else for more than 0.2 s."""
-SCHEMA_CACHE_ENTRIES: Final = 1024
 
 ITEMS_WITH_TOOLS: Final = frozenset({"additional_tools", "tool_search_output"})
 
@@ -81,7 +81,7 @@ def tools_added_by(item: Item) -> tuple[Mapping[str, Any], ...]:
 class SchemaCheck:
     """JSON schemas of tools, each checked once: clients send the same tools on every turn."""
 
-    def __init__(self, max_entries: int = SCHEMA_CACHE_ENTRIES) -> None:
+    def __init__(self, max_entries: int = DEFAULT_LIMITS.max_schemas) -> None:
         self._max_entries = max_entries
         self._faults: collections.OrderedDict[bytes, str | None] = collections.OrderedDict()
         self.checked = 0

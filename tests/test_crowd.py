@@ -15,7 +15,6 @@ import orjson
 import pytest
 import trio
 
-from engine import storage
 from engine.config import Limits
 from engine.samplers.scripted import END, Scripted, say
 from engine.testing import Served, serving, simulate, simulated_engine
@@ -113,14 +112,13 @@ def collector_off() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("collector_off")
-def test_two_hundred_connections_of_fifty_responses_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_hundred_connections_of_fifty_responses_leave_nothing() -> None:
     """As many blocks and tasks after the fiftieth response of each as after the tenth, and at the end as before."""
-    monkeypatch.setattr(storage, "MAX_USAGE_ROWS", 2 * CONNECTIONS)  # full before the first reading
+    # the rows of usage are full before the first reading
+    limits = Limits(max_ended_responses=REMEMBERED, max_usage_rows=2 * CONNECTIONS)
 
     async def scenario() -> tuple[Sequence[Reading], Sequence[Reading]]:
-        engine = simulated_engine(
-            Scripted([[*say("hello"), END]]), seed=1, limits=Limits(max_ended_responses=REMEMBERED)
-        )
+        engine = simulated_engine(Scripted([[*say("hello"), END]]), seed=1, limits=limits)
         async with serving(engine) as served:
             await Crowd(served, CONNECTIONS, 2).run()  # fills what is filled once
             before = read()
@@ -135,12 +133,13 @@ def test_two_hundred_connections_of_fifty_responses_leave_nothing(monkeypatch: p
     assert (late.tasks, after.tasks) == (early.tasks, before.tasks)
 
 
-def test_a_remembered_response_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remembered_response_is_small() -> None:
     """What a connection holds to refuse late input by name is bounded: 128 times about a kilobyte."""
-    monkeypatch.setattr(storage, "MAX_USAGE_ROWS", 10)
 
     async def scenario() -> list[int]:
-        async with serving(simulated_engine(Scripted([[*say("hello"), END]]), seed=1)) as served:
+        async with serving(
+            simulated_engine(Scripted([[*say("hello"), END]]), seed=1, limits=Limits(max_usage_rows=10))
+        ) as served:
             await Crowd(served, 10, 2).run()
             tracemalloc.start()
             try:

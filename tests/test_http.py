@@ -743,7 +743,7 @@ def stored(number, size=10):
 
 async def test_the_memory_store_is_bounded_by_count_and_bytes(autojump_clock):
     """The least recently used response goes first; putting one again changes nothing."""
-    store = MemoryStore(max_responses=3, max_bytes=100)
+    store = MemoryStore(Limits(max_stored_responses=3, max_stored_bytes=100))
     for number in range(3):
         await store.put(stored(number))
     await store.put(stored(0, size=99))

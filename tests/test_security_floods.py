@@ -17,14 +17,12 @@ import orjson
 import pytest
 import trio
 
-from engine import storage
-from engine.config import Limits
+from engine.config import DEFAULT_LIMITS, Limits
 from engine.corked import SLICE_BYTES
 from engine.samplers.base import Prompt, Text
 from engine.samplers.scripted import END, Script, Scripted, Stall, call, say
 from engine.simulation import ActAtStep
 from engine.testing import FaultPlan, MemoryTrace, Way, serving, simulate, simulated_engine
-from engine.tool_table import SCHEMA_CACHE_ENTRIES
 from protocol.errors import RemoteProtocolError
 from protocol.session import ServerSession
 from tests.scenarios import FUNCTION, TERMINAL, Talk, wait_idle
@@ -198,10 +196,9 @@ def test_t13_more_than_sixteen_at_once_wait() -> None:
 # --- T14, T15, T22: many of a kind ---------------------------------------------------------------------------------
 
 
-def test_t14_ten_thousand_responses_leave_the_latest_of_each_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_t14_ten_thousand_responses_leave_the_latest_of_each_lane() -> None:
     """Memory is the same after a fifth of them as after all; any but the latest is a parent that is not found."""
     held, ids = [], []
-    monkeypatch.setattr(storage, "MAX_USAGE_ROWS", MANY // 10)  # full before the first reading
 
     async def program(served: Any) -> None:
         async with served.connect_raw(append=False) as raw:
@@ -222,7 +219,7 @@ def test_t14_ten_thousand_responses_leave_the_latest_of_each_lane(monkeypatch: p
                 talk.create("more", stream_id=f"lane-{lane}", store=False, previous_response_id=latest)
                 assert "response.completed" == (await talk.until_ended())["type"]
 
-    run(program)
+    run(program, limits=Limits(max_usage_rows=MANY // 10))  # full before the first reading
 
     assert abs(held[1] - held[0]) < SAME_BLOCKS
 
@@ -250,7 +247,7 @@ def test_t15_ten_thousand_tools_leave_bounded_caches() -> None:
                 talk.response_ids.clear()
                 if at + per_create in {MANY // 2, MANY}:
                     held.append(blocks())
-            for number in (MANY - SCHEMA_CACHE_ENTRIES, 0):
+            for number in (MANY - DEFAULT_LIMITS.max_schemas, 0):
                 before = schemas.checked
                 talk.create(tools=[tool(number)], store=False)
                 await talk.until_ended()
