@@ -191,11 +191,12 @@ def test_each_packaged_experiment_can_be_read(name: str, quick: bool) -> None:
     assert len({case.key for case in plan.cases(0)}) == sum(1 for _ in plan.cases(0)) > 0
 
 
-def test_the_ladder_has_all_arms_and_a_control() -> None:
-    """It runs every rung at three speeds, and the optimised one twice."""
-    plan = Plan.load("ladder")
-    assert plan.arms == (*LADDER, "optimised#2")
+def test_the_ladder_has_all_rungs_and_a_control() -> None:
+    """It runs every rung at three speeds, and the optimised one twice; the warm-up, which is about the first token, beside those."""
+    plan, first_token = Plan.load("ladder"), Plan.load("first-token")
+    assert plan.arms == (*(arm for arm in LADDER if not arm_of(arm).warms_up), "optimised#2")
     assert {cell.axes["tokens_per_second"] for cell in plan.cells} == {65, 1000, 4000}
+    assert {arm for arm in LADDER if arm_of(arm).warms_up} <= {*first_token.arms}
 
 
 def test_a_plan_is_plain_data_in_the_head_of_a_result() -> None:
