@@ -245,7 +245,7 @@ def _residual(checks: Sequence[Check]) -> list[str]:
 ROWS: Final[Mapping[str, Told]] = {
     "ladder": Told("wall clock", ("Why .* is not|The bound",), table=ladder_table),
     "first-token": Told("wall clock", ("First turn and resumed turns, history tokens 50,000",)),
-    "turns": Told("wall clock", ("The server's overhead of a turn",), titled=True),
+    "turns": Told("wall clock", ("The server's overhead of a turn by the length",)),
     "agree": Told("both clocks", ("Virtual and wall clock",)),
     "soak": Told("wall clock", ("The cost of turn n",), titled=True),
     "scale": Told(
@@ -255,6 +255,7 @@ ROWS: Final[Mapping[str, Told]] = {
     "ablate": Told("a model"),
     "policies": Told("virtual time"),
     "faults": Told("virtual time", ("Time lost", "Tokens sampled again")),
+    "peers": Told("wall clock"),
     "alpha": Told("the published overheads added", ("Beside the ten published timings",)),
 }
 """In the order in which they are told; others follow, with their summaries."""
