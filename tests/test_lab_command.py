@@ -37,7 +37,7 @@ def said(*argv: str) -> tuple[int, str, str]:
 def test_the_quick_ladder_leaves_its_results_and_a_report(ladder: Path) -> None:
     """Every arm in every cell in every block, nothing failed; the page holds its plots and needs no network."""
     rollouts = [*ResultsReader(ladder / "results.jsonl").rollouts()]
-    assert len(rollouts) == 9 * 3 * 2
+    assert len(rollouts) == 8 * 3 * 2
     assert {(one.failed, one.valid, one.findings) for one in rollouts} == {(False, True, 0)}
     page = (ladder / "report.html").read_text()
     assert page.count("<svg") >= 6

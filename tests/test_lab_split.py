@@ -71,6 +71,7 @@ def test_a_rollout_is_the_sum_of_its_parts():
             "reading new input": 0.01,
             "round trips": 0.06,
             "tools": 0.0,
+            "added overhead": 0.0,
             "reading again": 0.0,
             "opening": 0.06,
             "client": 0.001 + 0.01 + 0.01,
@@ -81,6 +82,18 @@ def test_a_rollout_is_the_sum_of_its_parts():
     assert found.total_s == pytest.approx(0.3)
     assert found.needed_s == pytest.approx(0.18)
     assert set(MEANINGS) == set(PARTS) == {*NEEDED, *AVOIDABLE}
+
+
+def test_what_the_plan_adds_to_a_form_can_be_saved():
+    """It is no part of the bound, and it is not the server's either, though the model is where it is waited for."""
+    added = split(APPEND, {**MODEL, "overhead_ms": {"append": 5.0, "naive": 50.0}}, 1_000)
+    plain = split(APPEND, MODEL, 1_000)
+    assert added is not None
+    assert plain is not None
+    assert added.parts["added overhead"] == pytest.approx(2 * 0.005)
+    assert added.parts["server"] == pytest.approx(plain.parts["server"] - 2 * 0.005)
+    assert added.needed_s == plain.needed_s
+    assert added.total_s == pytest.approx(plain.total_s)
 
 
 def test_what_is_read_again_can_be_saved():

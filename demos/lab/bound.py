@@ -177,8 +177,8 @@ def _told(one: CellBound) -> str:
 def _panel(one: CellBound) -> Budget:
     arms = [arm for arm in dict.fromkeys((*_SHOWN_ARMS, one.base, one.mine)) if arm in one.splits]
     return Budget(
-        title=f"{one.name}: model and round trips {one.needed_s:.2f} s, {one.base} {one.base_s:.2f} s, "
-        f"so at most {percent(one.bound)} can be saved",
+        title=f"{one.name}: model and round trips {one.needed_s:.2f} s of {one.base}'s {one.base_s:.2f} s, "
+        f"at most {percent(one.bound)} saved",
         bars={arm: one.splits[arm].parts for arm in arms},
         bound_s=one.needed_s,
         target_s=one.base_s * (1 - one.target) if one.target is not None else None,

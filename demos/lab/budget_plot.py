@@ -103,6 +103,6 @@ def _panel(axes: Axes, panel: Budget, fills: Mapping[str, str], shown: Sequence[
     axes.axvline(panel.bound_s, color=canvas.INK, linewidth=1.8, linestyle=_BOUND_DASHES)
     if panel.target_s is not None:
         axes.axvline(panel.target_s, color=canvas.RESIDUAL, linewidth=1.8, linestyle=_TARGET_DASHES)
-    axes.set_title(panel.title)
+    axes.set_title(canvas.wrapped(panel.title, 96))
     axes.set_xlim(0, 1.1 * longest)
     canvas.rows(axes, [*panel.bars])

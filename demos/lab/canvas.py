@@ -81,7 +81,7 @@ def look() -> Iterator[None]:
 def figure(height_inches: float, title: str) -> Figure:
     """An empty sheet with a title that says what is seen. To be used within `look()`."""
     sheet = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
-    sheet.suptitle(_wrapped(title), x=0.01, ha="left", fontsize=12.5, fontweight="bold")
+    sheet.suptitle(wrapped(title), x=0.01, ha="left", fontsize=12.5, fontweight="bold")
     return sheet
 
 
@@ -150,7 +150,8 @@ def rows(axes: Axes, labels: Sequence[str]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def _wrapped(title: str, width: int = 88) -> str:
+def wrapped(title: str, width: int = 88) -> str:
+    """In lines of at most so many characters, where its words allow it."""
     lines = [""]
     for word in title.split():
         if len(lines[-1]) + len(word) > width:

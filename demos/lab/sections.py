@@ -29,6 +29,16 @@ _LEAST_SHOWN: Final = -0.5
 _MOST_PICTURES: Final = 6
 """Cells with a picture of their own; more of them are lines over an axis."""
 
+_AXES: Final[Mapping[str, tuple[str, str]]] = {
+    "tokens_per_second": ("the model's speed", "tokens/s"),
+    "rtt_ms": ("the round trip", "ms"),
+    "tool": ("the time of each tool call", "s"),
+    "calls": ("the tool calls of a rollout", ""),
+    "history_tokens": ("the history", "tokens"),
+    "new_tokens": ("the output of each tool call", "tokens"),
+    "sampled_tokens": ("what each step samples", "tokens"),
+}
+
 METHOD: Final = (
     "Each rollout ran in every arm with the same work, texts and seed; in each block the order of the arms was drawn.",
     "Every rollout had a server of its own, with empty caches; opening the connection is a part of its time.",
@@ -226,13 +236,13 @@ def _sweeps(
         last = {arm: ones[-1].saving for arm, ones in found.items()}
         told = ", ".join(f"{arm} {percent(value)}" for arm, value in last.items() if value is not None)
         yield Section(
-            title=f"Saving along {axis.replace('_', ' ')}",
+            title=f"Saving along {_axis(axis)[0]}",
             sentence=f"At {_spoken(axis, numbers[-1])} against {base}: {told} ({fixed}).",
             source=source,
             picture=plots.lines(
                 [Series(arm, numbers, [one.saving for one in ones]) for arm, ones in found.items()],
-                title=f"Saving of time per rollout along {axis.replace('_', ' ')}",
-                x_label=axis.replace("_", " "),
+                title=f"Saving of time per rollout along {_axis(axis)[0]}",
+                x_label=", ".join(filter(None, _axis(axis))),
                 y_label=f"saving against {base}",
                 percent=True,
                 level=0.0,
@@ -245,6 +255,11 @@ def _sweeps(
                 ),
             ),
         )
+
+
+def _axis(axis: str) -> tuple[str, str]:
+    """What it is called, and its unit."""
+    return _AXES.get(axis, (axis.replace("_", " "), ""))
 
 
 def _hundredfold(value: float | None) -> float | None:

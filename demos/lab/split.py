@@ -16,14 +16,16 @@ from demos.lab.arms import arm_of
 from demos.lab.records import NOT_SERVER_TIME, CellKey, PairKey, Rollout
 
 NEEDED: Final = ("decoding", "first token", "reading new input", "round trips", "tools")
-AVOIDABLE: Final = ("reading again", "opening", "client", "server", "delivery")
+AVOIDABLE: Final = ("added overhead", "reading again", "opening", "client", "server", "delivery")
 PARTS: Final = NEEDED + AVOIDABLE
+_THE_MODEL_S: Final = ("decoding", "first token", "reading new input", "added overhead", "reading again")
 MEANINGS: Final[Mapping[str, str]] = {
     "decoding": "tokens sampled over the model's speed",
     "first token": "the model's delay before the first token of each turn",
     "reading new input": "each token of the input once, over the speed of prefill",
     "round trips": "one for each turn, as the tool runs at the client",
     "tools": "as planned",
+    "added overhead": "what the plan adds to each turn of a form, as others report it",
     "reading again": "tokens of the input that the model had read before",
     "opening": "round trips of TCP, of the WebSocket's upgrade, and of a warm-up",
     "client": "between the end of a turn and sending the next, and at both ends",
@@ -61,6 +63,9 @@ def split(rollout: Rollout, model: Mapping[str, Any], computed_tokens: int) -> S
         return None
     parts = _needed(rollout, model, computed_tokens)
     again = max(0, rollout.tokens.computed - computed_tokens)
+    parts["added overhead"] = (
+        len(rollout.turns) * model["overhead_ms"].get(arm_of(rollout.arm).name, 0.0) / 1e3
+    )
     parts["reading again"] = again / float(model["prefill_tokens_per_second"])
     parts["opening"] = _opening_round_trips(rollout) * _rtt_s(rollout)
     parts["client"] = rollout.late_s + _gaps_s(rollout) - parts["tools"] + _end_s(rollout, total_s)
@@ -102,11 +107,10 @@ def costs_of(config: Mapping[str, Any], cell: CellKey) -> Mapping[str, Any]:
 
 def _needed(rollout: Rollout, model: Mapping[str, Any], computed_tokens: int | None) -> dict[str, float]:
     turns = len(rollout.turns)
-    first_token_ms: float = model["first_token_ms"] + model["overhead_ms"].get(arm_of(rollout.arm).name, 0.0)
     computed = rollout.tokens.computed if computed_tokens is None else computed_tokens
     return {
         "decoding": rollout.tokens.sampled / float(rollout.cell["tokens_per_second"]),
-        "first token": turns * first_token_ms / 1e3,
+        "first token": turns * model["first_token_ms"] / 1e3,
         "reading new input": computed / float(model["prefill_tokens_per_second"]),
         "round trips": turns * _rtt_s(rollout),
         "tools": _tools_s(rollout),
@@ -146,5 +150,5 @@ def _server_s(rollout: Rollout, parts: Mapping[str, float]) -> float:
     if rollout.server is None:
         return 0.0
     waiting_ns = sum(rollout.server.stages.get(stage, 0) for stage in NOT_SERVER_TIME)
-    model_s = sum(parts[name] for name in ("decoding", "first token", "reading new input", "reading again"))
+    model_s = sum(parts[name] for name in _THE_MODEL_S)
     return (rollout.server.wall_ns - waiting_ns) / 1e9 - model_s
