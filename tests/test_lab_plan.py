@@ -199,6 +199,15 @@ def test_the_ladder_has_all_rungs_and_a_control() -> None:
     assert {arm for arm in LADDER if arm_of(arm).warms_up} <= {*first_token.arms}
 
 
+@pytest.mark.parametrize("name", experiments())
+def test_each_axis_of_a_packaged_experiment_has_a_name_and_a_unit(name: str) -> None:
+    """A plot along it says what is counted; rollouts of a file have no axis but their speed, network and tools."""
+    sections = pytest.importorskip("demos.lab.sections", reason="the extra [lab] is not installed")
+    axes = {axis for cell in Plan.load(name).cells for axis in cell.axes}
+    assert axes <= {*sections.AXES}
+    assert {axis for axis, (_, unit) in sections.AXES.items() if not unit} == {"calls"}
+
+
 def test_a_plan_is_plain_data_in_the_head_of_a_result() -> None:
     """What a result file says of its plan is enough to tell two plans apart."""
     config = plan_of(WHOLE).config()

@@ -74,7 +74,7 @@ def claim_map(
     """Saving over decoding speed and depth, a panel for each scenario.
 
     `claimed` is drawn as a line, and so is `break_even`: the saving below which the form does not matter.
-    ValueError: a panel's grid is no grid of at least two by two.
+    ValueError, when the picture is looked at: a panel's grid is no grid of at least two by two.
     """
     for panel in panels:
         _check(panel)

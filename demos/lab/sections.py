@@ -29,7 +29,7 @@ _LEAST_SHOWN: Final = -0.5
 _MOST_PICTURES: Final = 6
 """Cells with a picture of their own; more of them are lines over an axis."""
 
-_AXES: Final[Mapping[str, tuple[str, str]]] = {
+AXES: Final[Mapping[str, tuple[str, str]]] = {
     "tokens_per_second": ("the model's speed", "tokens/s"),
     "rtt_ms": ("the round trip", "ms"),
     "tool": ("the time of each tool call", "s"),
@@ -37,7 +37,9 @@ _AXES: Final[Mapping[str, tuple[str, str]]] = {
     "history_tokens": ("the history", "tokens"),
     "new_tokens": ("the output of each tool call", "tokens"),
     "sampled_tokens": ("what each step samples", "tokens"),
+    "prefill_tokens_per_second": ("the speed of prefill", "tokens/s"),
 }
+"""Each axis of a plan: what it is called, and its unit."""
 
 METHOD: Final = (
     "Each rollout ran in every arm with the same work, texts and seed; in each block the order of the arms was drawn.",
@@ -258,8 +260,7 @@ def _sweeps(
 
 
 def _axis(axis: str) -> tuple[str, str]:
-    """What it is called, and its unit."""
-    return _AXES.get(axis, (axis.replace("_", " "), ""))
+    return AXES.get(axis, (axis.replace("_", " "), ""))
 
 
 def _hundredfold(value: float | None) -> float | None:

@@ -48,7 +48,7 @@ def timeline(
     title: str,
     lanes: Sequence[str] = (),
 ) -> Figure:
-    """Lanes from top to bottom in the order given, or of their first span. ValueError: a message of unknown lanes."""
+    """Lanes from top to bottom in the order given, or of their first span. ValueError, when looked at: a message of unknown lanes."""
     names = [*dict.fromkeys([*lanes, *(span.lane for span in spans)])]
     kinds = [*dict.fromkeys(span.kind for span in spans)]
     end_s = max((span.end_s for span in spans), default=0.0) or 1.0
