@@ -1,6 +1,8 @@
 """The simulated model in virtual time: its pace, its ticks, its tokens, and streams that are cancelled while they wait."""
 
+import math
 from array import array
+from itertools import accumulate
 
 import pytest
 import trio
@@ -20,7 +22,8 @@ from engine.samplers.base import (
     Text,
     Thought,
 )
-from engine.samplers.paced import Pace, Paced, Ticker, token_pieces
+from engine.samplers.paced import Pace, Paced, Ticker
+from engine.samplers.pieces import in_tokens, token_pieces
 from engine.samplers.scripted import END, Scripted, say
 from protocol.items import Message
 
@@ -335,6 +338,33 @@ def test_pieces_are_whole_characters_and_count_the_vocabularys_tokens(text):
         all(piece and tokens >= 1 for piece, tokens in pieces),
     )
     assert expected == actual
+
+
+@given(
+    rate=st.sampled_from([10.0, 249.0, 250.0, 251.0, 1_000.0, 1_750.0, 4_000.0]),
+    answer=texts,
+    often=st.integers(1, 40),
+)
+def test_a_step_has_the_tokens_of_a_tick_and_leaves_in_their_time(rate, answer, often):
+    """No step but the last has fewer tokens than a tick has time for, or more than its last part brings in."""
+    steps = virtual(timed_steps, [Text(answer * often), End()], Pace(tokens_per_second=rate))[1:]
+    full = max(1, math.ceil(TICK * rate - 1e-9))
+    tokens = [[part.tokens for part in step] for _, step in steps]
+    assert all(sum(some[:-1]) < full <= sum(some) for some in tokens[:-1])
+    assert sum(map(sum, tokens)) == len(vocabulary.encode(answer * often))
+    due = [Pace().first_token_seconds + said / rate for said in accumulate(map(sum, tokens))]
+    left = [seconds for seconds, _ in steps]
+    assert all(when - 1e-9 <= seconds <= when + TICK + 1e-9 for when, seconds in zip(due, left, strict=True))
+
+
+@given(text=texts, often=st.integers(1, 60), kind=st.sampled_from([Text, Thought]))
+@example(text="a" * 5 + "𓀀", often=60, kind=Text)
+def test_stretches_are_the_pieces_of_the_text(text, often, kind):
+    """However many tokens are dealt with at once, the same parts come of it; those of a stretch have a token each, or it is one."""
+    stretches = list(in_tokens([kind(text * often), End(), kind("never")]))
+    parts = [kind(piece, tokens) for piece, tokens in token_pieces(text * often)]
+    assert [*parts, End()] == [part for stretch in stretches for part in stretch]
+    assert all(len(stretch) == 1 or {part.tokens for part in stretch} == {1} for stretch in stretches)
 
 
 def test_a_character_of_several_tokens_comes_whole():

@@ -1,26 +1,24 @@
 """A simulated model: any sampler's words, at a model's pace.
 
-It takes a source (a policy, a script), cuts its text into real tokens, and lets them out at so many tokens a second,
+It takes a source (a policy, a script), cuts its text into real tokens (`pieces`), and lets them out at so many a second,
 after a time that grows with the tokens it had to prefill. The jitter comes from a seed.
 
 All streams share one ticker (`engine.samplers.ticker`), which pushes the steps of every stream that has tokens due.
 Tokens are let out by deadline, several at once where the rate is above the tick; lateness is counted.
 """
 
-import codecs
+import math
 import random
-from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain, islice
 from typing import Final
 
 import attrs
 import trio
 
-from engine import vocabulary
 from engine.samplers.base import (
     Appended,
-    CallInput,
     End,
     Part,
     Prefilled,
@@ -29,14 +27,18 @@ from engine.samplers.base import (
     Sampling,
     Steps,
     Taker,
-    Text,
-    Thought,
 )
+from engine.samplers.pieces import Stretch, in_tokens
 from engine.samplers.ticker import Ticker, Timed
 from protocol.items import Item
 
 STEPS_AHEAD: Final = 16
 """So many steps of a stream are made when one is needed."""
+ROUNDING: Final = 1e-9
+"""Of a token: 0.007 s at 1,000 tokens/s are seven, not a hair more."""
+
+_timed = partial(tuple.__new__, Timed)
+"""`Timed` of a triple, without the call that its constructor is."""
 
 
 @attrs.frozen(kw_only=True)
@@ -144,7 +146,7 @@ class _Stream:
         if self._unsaid:
             appended, self._unsaid = attrs.evolve(appended, items=self._unsaid + appended.items), ()
         parts = [part async for step in self._source.sample(appended) for part in step]
-        return chain(first, _ahead(self._schedule(_in_tokens(parts), first_due)))
+        return chain(first, _ahead(self._schedule(in_tokens(parts), first_due)))
 
     def _prefilled(self, appended: Appended) -> Prefilled:
         """Reads what is new, and again what was lost since the segment before."""
@@ -171,25 +173,45 @@ class _Stream:
         self.resident_tokens, self._saved_tokens = self._saved_tokens, 0
         return self.resident_tokens > 0
 
-    def _schedule(self, parts: Iterable[Part], due: float) -> Iterator[Timed]:
+    def _schedule(self, stretches: Iterable[Stretch], begun: float) -> Iterator[Timed]:
         """Cut a segment into steps of a tick each, with the time at which each is due."""
-        seconds, tick_seconds, jitter = (
-            1.0 / self._pace.tokens_per_second,
-            self._ticker.tick_seconds,
-            self._jitter,
-        )
-        spread = self._pace.jitter
+        if self._jitter is None:
+            return self._steadily(stretches, begun)
+        return self._unsteadily(chain.from_iterable(stretches), begun, self._jitter)
+
+    def _steadily(self, stretches: Iterable[Stretch], begun: float) -> Iterator[Timed]:
+        """A tick is a number of tokens, so nobody has to look at each of them."""
+        rate = self._pace.tokens_per_second
+        full = max(1, math.ceil(self._ticker.tick_seconds * rate - ROUNDING))
+        step: list[Part] = []
+        tokens = said = 0
+        for stretch in stretches:
+            each, start = stretch[0].tokens, 0
+            first = math.ceil((full - tokens) / each) if each else len(stretch) + 1
+            for end in range(first, len(stretch) + 1, full):
+                step += stretch[start:end]
+                tokens += (end - start) * each
+                said += tokens
+                yield _timed((step, begun + said / rate, tokens))
+                step, tokens, start = [], 0, end
+            step += stretch[start:]
+            tokens += (len(stretch) - start) * each
+        if step:
+            yield Timed(step, begun + (said + tokens) / rate, tokens)
+
+    def _unsteadily(self, parts: Iterable[Part], due: float, jitter: random.Random) -> Iterator[Timed]:
+        """Each part takes its own time."""
+        seconds, spread = 1.0 / self._pace.tokens_per_second, self._pace.jitter
         step: list[Part] = []
         tokens, step_seconds = 0, 0.0
         for part in parts:
             step.append(part)
             tokens += part.tokens
-            part_seconds = part.tokens * (seconds * jitter.lognormvariate(0.0, spread) if jitter else seconds)
+            part_seconds = part.tokens * seconds * jitter.lognormvariate(0.0, spread)
             due += part_seconds
-            step_seconds += (
-                part_seconds  # not a difference of two times, which would depend on how late it is
-            )
-            if step_seconds >= tick_seconds:
+            # not a difference of two times, which would depend on how late it is
+            step_seconds += part_seconds
+            if step_seconds >= self._ticker.tick_seconds:
                 yield Timed(step, due, tokens)
                 step, tokens, step_seconds = [], 0, 0.0
         if step:
@@ -212,53 +234,3 @@ class _Stream:
 def _ahead(steps: Iterator[Timed]) -> Iterator[Timed]:
     """The same, but made some at once: in a tick each would be the first since the machine slept, at several times the cost."""
     return chain.from_iterable(iter(lambda: list(islice(steps, STEPS_AHEAD)), []))
-
-
-def _in_tokens(parts: Iterable[Part]) -> Iterator[Part]:
-    """Each text as its tokens, a character never split; other parts as they are."""
-    for part in parts:
-        if isinstance(part, Text | Thought):
-            yield from _words(type(part), part.text)
-        elif isinstance(part, CallInput):
-            for piece, tokens in token_pieces(part.text):
-                yield CallInput(part.index, piece, tokens)
-        elif not isinstance(part, Prefilled):
-            yield part
-        if isinstance(part, End):
-            return
-
-
-def _words(kind: Callable[[str, int], Part], text: str) -> Iterator[Part]:
-    for piece, tokens in token_pieces(text):
-        yield _word(kind, piece, tokens)
-
-
-@lru_cache(maxsize=8192)
-def _word(kind: Callable[[str, int], Part], piece: str, tokens: int) -> Part:
-    """To make a part costs more than to send it, and models repeat themselves."""
-    return kind(piece, tokens)
-
-
-def token_pieces(text: str) -> Iterator[tuple[str, int]]:
-    """A text as pieces of whole characters, each with the number of tokens it took."""
-    unread, tokens = b"", 0
-    for token in vocabulary.encode(text):
-        whole = None if unread else _whole(token)
-        if whole is not None:
-            yield whole
-            continue
-        tokens += 1
-        unread += vocabulary.token_bytes(token)
-        piece, used = codecs.utf_8_decode(unread)
-        unread = unread[used:]
-        if piece:
-            yield piece, tokens
-            tokens = 0
-
-
-@lru_cache(maxsize=8192)
-def _whole(token: int) -> tuple[str, int] | None:
-    """The piece of a token that ends where a character does, if nothing unread comes before it."""
-    data = vocabulary.token_bytes(token)
-    piece, used = codecs.utf_8_decode(data)
-    return (piece, 1) if piece and used == len(data) else None
