@@ -77,11 +77,12 @@ class LedgerReport:
 class Ledger:
     """The stopwatch of one rollout. Not a checkpoint anywhere."""
 
-    __slots__ = ("_clock", "_since", "_spent", "_started", "segments", "stage")
+    __slots__ = ("_since", "_spent", "_started", "clock", "segments", "stage")
 
     def __init__(self, clock: Clock = monotonic_ns, *, started_ns: int | None = None) -> None:
         now = clock()
-        self._clock = clock
+        self.clock = clock
+        """To measure what is to be claimed."""
         self._started = now if started_ns is None else started_ns
         self._since = self._started
         self._spent = array("q", bytes(8 * _STAGES))  # a list would hold an object for each stage
@@ -90,7 +91,7 @@ class Ledger:
 
     def enter(self, stage: Stage) -> Stage:
         """Be in `stage` from now on; returns the one left, to go back to."""
-        now = self._clock()
+        now = self.clock()
         left = self.stage
         self._spent[left] += now - self._since
         self._since = now

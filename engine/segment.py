@@ -11,7 +11,7 @@ from typing import Final
 import attrs
 
 from engine.assembly import Assembly
-from engine.ledger import Ledger, Stage
+from engine.ledger import Clock, Ledger, Stage
 from engine.outbox import Outbox
 from engine.samplers import base
 
@@ -47,7 +47,10 @@ class SegmentRun:
     """Calls that began beside the one call: samplers may alternate pieces, or never say that a call ends."""
     over: bool = False
     """Has the last step been taken?"""
-    _enter: Callable[[Stage], Stage] = attrs.field(init=False)
+    _ledger: Ledger = attrs.field(init=False)
+    _clock: Clock = attrs.field(init=False)
+    _encode_ns: int = 0
+    _send_ns: int = 0
     _outbox: Outbox = attrs.field(init=False)
     _send: Callable[[], bool] = attrs.field(init=False)
 
@@ -59,20 +62,23 @@ class SegmentRun:
         `BudgetSpentError`; `SamplerContractError`; whatever the sampler raises.
         """
         ledger.enter(Stage.SAMPLE)
-        self._enter, self._outbox, self._send = ledger.enter, outbox, outbox.flush
+        self._ledger, self._clock, self._outbox, self._send = ledger, ledger.clock, outbox, outbox.flush
         self.assembly.deltas = outbox.deltas
         try:
             await base.push(sampling, appended, self)
         finally:
             self.assembly.deltas = None  # thousands are suspended after this
+            ledger.enter(Stage.SAMPLE)  # a rest may have been cancelled
+            ledger.claim(Stage.ENCODE, self._encode_ns)
+            ledger.claim(Stage.SEND, self._send_ns)
         if not self.over:
             raise SamplerContractError("the sampler stopped without an End")
 
-    # --- as `base.Taker`; in the ledger once a step, not twice an event --------------------------------------------
+    # --- as `base.Taker`; claimed in the ledger when all are taken ------------------------------------------------
 
     def take(self, step: base.Step) -> bool:
         """The parts of one step; True when the segment is over."""
-        self._enter(Stage.ENCODE)
+        began_ns = self._clock()
         budget = math.inf if self.budget_tokens is None else self.budget_tokens
         texts: list[str] = []
         for part in step:
@@ -90,7 +96,7 @@ class SegmentRun:
                 break
         if texts:
             self.assembly.texts(texts)
-        self._enter(Stage.SAMPLE)
+        self._encode_ns += self._clock() - began_ns
         return self.over
 
     @property
@@ -102,16 +108,16 @@ class SegmentRun:
         """As `Outbox.flush`, of the last step only if it is long until something follows: one write for both."""
         if self.over and self.output_tokens < SHORT_TOKENS:
             return True
-        self._enter(Stage.SEND)
+        began_ns = self._clock()
         writable = self._send()
-        self._enter(Stage.SAMPLE)  # of the last step, too: closing the sampler is its own affair
+        self._send_ns += self._clock() - began_ns
         return writable
 
     async def rest(self) -> None:
         """Wait while the client is behind. No checkpoint if it is not."""
-        self._enter(Stage.SEND)
+        self._ledger.enter(Stage.SEND)
         await self._outbox.wait_writable()
-        self._enter(Stage.SAMPLE)
+        self._ledger.enter(Stage.SAMPLE)
 
     # --- parts -----------------------------------------------------------------------------------------------------
 

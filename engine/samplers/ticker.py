@@ -113,14 +113,13 @@ class Ticker:
         """Wake and push who is due; a stream that is late gets more than one step, the others theirs in between."""
         streams = self._wake(now)
         while streams:
+            late: list[Pushed] = []
             for start in range(0, len(streams), STEPS_BETWEEN_CHECKPOINTS):
                 if start:
                     await trio.lowlevel.checkpoint()
                     now = trio.current_time()
-                self._push(streams[start : start + STEPS_BETWEEN_CHECKPOINTS], now)
-            streams = [
-                stream for stream in streams if stream.task is not None and self._waiting[stream.task] <= now
-            ]
+                late += self._push(streams[start : start + STEPS_BETWEEN_CHECKPOINTS], now)
+            streams = late
             if streams:
                 await trio.lowlevel.checkpoint()
                 now = trio.current_time()
@@ -137,8 +136,11 @@ class Ticker:
                 streams.append(stream)
         return streams
 
-    def _push(self, streams: list[Pushed], now: float) -> None:
-        """One step of each, then one flush of each: what shares a connection leaves together. Never raises."""
+    def _push(self, streams: list[Pushed], now: float) -> list[Pushed]:
+        """One step of each, then one flush of each: what shares a connection leaves together; who has more to say by now.
+
+        Never raises.
+        """
         taken = [stream for stream in streams if stream.task is not None]  # not cancelled meanwhile
         for stream in taken:
             try:
@@ -147,20 +149,24 @@ class Ticker:
                 stream.failure = error
                 self._release(stream)
         writable: dict[Hashable, bool] = {}
+        late = []
         for stream in taken:
-            if stream.next is None:  # a last step may be held back, and what it is told is its own
+            following, outlet = stream.next, stream.outlet
+            if following is None:  # a last step may be held back, and what it is told is its own
                 stream.behind = not stream.flush()
-            elif stream.outlet in writable:
-                stream.behind = not writable[stream.outlet]
             else:
-                writable[stream.outlet] = stream.flush()
-                stream.behind = not writable[stream.outlet]
+                if outlet not in writable:
+                    writable[outlet] = stream.flush()
+                stream.behind = not writable[outlet]
             if stream.task is None:
                 continue  # it raised, or was cancelled by what it led to
-            if stream.next is None or stream.behind:
+            if following is None or stream.behind:
                 self._release(stream)
             else:
-                self._waiting[stream.task] = stream.next.due
+                self._waiting[stream.task] = following.due
+                if following.due <= now:
+                    late.append(stream)
+        return late
 
     def _release(self, stream: Pushed) -> None:
         """Let the stream's own task go on, unless it was cancelled."""
