@@ -604,19 +604,21 @@ def encode(event: Any, extras: Mapping[str, Any] | None = None) -> bytes:
 
 
 class DeltaTemplate:
-    """The constant bytes around the piece of one content part's deltas."""
+    """The constant bytes around the piece and the number of one content part's deltas."""
 
-    __slots__ = ("_head", "_middle", "_tail")
+    __slots__ = ("_frame",)
 
     def __init__(self, event: events.Delta, extras: Mapping[str, Any]) -> None:
         data = {"type": event.type, **unstructure(event)}
         names = list(data)
         at = names.index("delta")
-        self._head = orjson.dumps({name: data[name] for name in names[:at]})[:-1] + b',"delta":'
+        head = orjson.dumps({name: data[name] for name in names[:at]})[:-1] + b',"delta":'
         after = orjson.dumps({**{name: data[name] for name in names[at + 1 :]}, "sequence_number": 0})
-        self._middle = b"," + after[1:-2]
         rest = orjson.dumps(dict(extras))[1:-1]
-        self._tail = (b"," + rest if rest else b"") + b"}"
+        tail = (b"," + rest if rest else b"") + b"}"
+        self._frame = b"%b%%b,%b%%d%b" % tuple(
+            part.replace(b"%", b"%%") for part in (head, after[1:-2], tail)
+        )
 
     def fill(self, piece: str, sequence_number: int) -> bytes:
         """The frame of one delta; equals `encode` of it."""
@@ -624,9 +626,9 @@ class DeltaTemplate:
 
     def fill_all(self, pieces: Iterable[str], first_number: int) -> list[bytes]:
         """The frames of several, numbered one after the other."""
-        head, middle, tail, dumps, join = self._head, self._middle, self._tail, orjson.dumps, b"".join
+        frame, dumps = self._frame, orjson.dumps
         texts, number = [], first_number
         for piece in pieces:  # mostly one or two
-            texts.append(join((head, dumps(piece), middle, dumps(number), tail)))
+            texts.append(frame % (dumps(piece), number))
             number += 1
         return texts

@@ -9,7 +9,7 @@ import attrs
 import orjson
 import pydantic
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from openai.types.beta.beta_responses_server_event import BetaResponsesServerEvent
 from openai.types.responses import ResponseError, ResponseStreamEvent
@@ -75,6 +75,7 @@ def test_encoding_writes_the_type_first_and_extras_last(event: events.ServerEven
 
 
 @given(wire.deltas, wire.texts, st.integers(0, 2**53), wire.json_objects)
+@example(events.OutputTextDelta("100%", 0, 0, "", ({"%d": "%"},)), "%b %", 3, {"stream_id": "%b", "%%": 0})
 def test_a_template_is_the_plain_encoding(
     event: Any, piece: str, number: int, extras: dict[str, Any]
 ) -> None:

@@ -9,8 +9,9 @@ Two layouts: 16 connections with one rollout, and one connection with 16 lanes.
 Variants: one engine, one sampler, one ticker, the same steps; only `serve_transport` is exchanged.
 *corked* is the engine as it is. *send_message* has one writer task a connection that awaits
 `WebSocketConnection.send_message` for each event. The ticker pushes the steps in both.
-*raw* (flood only): the server process writes as many frames of the same bytes to blocking sockets, one `send` a frame, in
-turn where there are 16; the client drains. Nothing is sampled, numbered, encoded, framed or counted there.
+*raw*: the server process writes as many frames of the same bytes to blocking sockets, and the client drains. Nothing is
+sampled, numbered, encoded, framed or counted there. Of a flood it is one `send` a frame, in turn where there are 16
+sockets; paced it is a sleep until each tick, and then one `send` a socket: what no server with these ticks can save.
 *corked again* is the A/A run: its ratio to *corked* shows what the noise is.
 
 Contract of all but *raw*: a step's events are queued and numbered without waiting; after each step a rollout waits if
@@ -32,6 +33,7 @@ Not measured: TLS, a real network, latency, other libraries, inbound frames.
 import selectors
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -155,15 +157,24 @@ async def start(nursery: trio.Nursery, _options: Any) -> Mapping[str, Question]:
     }
 
 
-def _write_raw(listener: socket.socket, sockets: int, frames: int, lane: str | None) -> int:
+def _write_raw(
+    listener: socket.socket, sockets: int, frames: int, lane: str | None, tick_seconds: float | None
+) -> int:
     """Accept so many, write so many frames in turn, hang up; the size of a frame."""
     data = _delta_frame(lane)
     accepted = [listener.accept()[0] for _ in range(sockets)]
     for one in accepted:
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for _ in range(frames // sockets):
+    at_once = 1
+    if tick_seconds is not None:
+        at_once = round(TOKENS_PER_SECOND * tick_seconds) * STREAMS // sockets
+    due = time.monotonic()
+    for _ in range(frames // sockets // at_once):
+        if tick_seconds is not None:
+            due += tick_seconds
+            time.sleep(max(0.0, due - time.monotonic()))
         for one in accepted:
-            one.send(data)
+            one.sendall(data * at_once)
     for one in accepted:
         one.close()
     return len(data)
@@ -209,13 +220,13 @@ def _read_all(clients: list[RawClient]) -> int:
     return sum(counter.counts[DELTA] for counter in counters)
 
 
-def run_raw(server: ServerProcess, *, lanes: bool, tokens: int) -> float:
+def run_raw(server: ServerProcess, tick_seconds: float | None, *, lanes: bool, tokens: int) -> float:
     """CPU microseconds of the server for each frame that it just writes."""
     sockets, lane, frames = (1, "lane0", STREAMS * tokens) if lanes else (STREAMS, None, STREAMS * tokens)
     address = "127.0.0.1", server.ask("raw_port")
     with ThreadPoolExecutor(sockets) as pool, server.cpu_seconds() as spent:
         arrived = [pool.submit(_drain, socket.create_connection(address)) for _ in range(sockets)]
-        size_bytes = server.ask("write_raw", sockets, frames, lane)
+        size_bytes = server.ask("write_raw", sockets, frames, lane, tick_seconds)
         count_bytes = sum(one.result() for one in arrived)
     assert count_bytes == frames * size_bytes, f"{count_bytes} of {frames} x {size_bytes} bytes arrived"
     return spent[0] / frames * 1e6
@@ -242,8 +253,7 @@ def _compare(
         variant: partial(run_streams, server, port, lanes=lanes, tokens=tokens)
         for variant, port in {**ports, "corked again": ports["corked"]}.items()
     }
-    if load.is_flood:
-        runs["raw"] = partial(run_raw, server, lanes=lanes, tokens=tokens)
+    runs["raw"] = partial(run_raw, server, load.tick_seconds, lanes=lanes, tokens=tokens)
     measured = in_blocks(runs, blocks)
     what = f"{name}, {f'1 connection, {STREAMS} lanes' if lanes else f'{STREAMS} connections'}"
     print(f"\n{what}, {tokens} events a stream")
@@ -252,6 +262,10 @@ def _compare(
     print(f"      A/A ratio: {ratio(measured, 'corked again', 'corked')}")
     for reference in sorted(measured.keys() - {"corked", "corked again"}):
         print(f"      ratio corked/{reference}: {ratio(measured, 'corked', reference)}")
+    if not load.is_flood:
+        print(
+            f"      ratio raw/send_message, which nobody can pass: {ratio(measured, 'raw', 'send_message')}"
+        )
     compared = ratio(measured, "corked", "send_message").median
     verdicts.at_most(f"{what}: ratio to send_message", compared, load.target)
     if load.is_flood:
