@@ -16,12 +16,14 @@ Longer than other modules here, so that the two directions stay side by side and
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin
 
 import attrs
 import orjson
 from cattrs import Converter
 from cattrs.errors import AttributeValidationNote, IterableValidationNote
+from cattrs.fns import identity
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from protocol import events, items
@@ -84,6 +86,8 @@ _SEARCHES: Final = (items.ToolSearchCall, items.ToolSearchOutput)
 _PART_LISTS: Final = (tuple[items.Part, ...], tuple[items.Part, ...] | None)
 _ITEM_LISTS: Final = (tuple[items.Item, ...],)
 _TEXT_OR_ITEMS: Final = str | tuple[items.Item, ...] | None
+
+_PLAIN: Final = (str, int, float, bool, NoneType)
 
 Structure = Callable[[Any], Any]
 
@@ -538,8 +542,16 @@ def _as_it_is(value: Any) -> Any:
     return list(value) if type(value) is tuple else value
 
 
-def _make_encoder() -> Converter:
+def _is_plain(t: Any) -> bool:
+    """Is what a member of this type holds plain data already?"""
+    members = get_args(t) if get_origin(t) in (Union, UnionType) else (t,)
+    return all(member in _PLAIN or _is_literal(member) for member in members)
+
+
+def _make_encoders() -> dict[type, Callable[[Any], Any]]:
+    """Class → what makes plain data of its objects: called at once, as the converter looks for it in three places."""
     converter = Converter()
+    encoders: dict[type, Callable[[Any], Any]] = {}
 
     def register(*classes: type) -> None:
         for cls in classes:
@@ -549,20 +561,25 @@ def _make_encoder() -> Converter:
             if cls is items.McpCall:
                 overrides["error"] = override(unstruct_hook=_mcp_error_object)
             function: Structure = make_dict_unstructure_fn(cls, converter, **overrides)  # type: ignore[arg-type]
-            converter.register_unstructure_hook(cls, function)
+            add(cls, function)
+
+    def add(cls: type, function: Callable[[Any], Any]) -> None:
+        converter.register_unstructure_hook(cls, function)
+        encoders[cls] = function
 
     def each(function: Callable[[Any], Any], *shapes: Any) -> None:
         for shape in shapes:
             converter.register_unstructure_hook_func(partial(_same, shape), function)
 
     def by_class(value: Any) -> Any:
-        return value if type(value) is str else converter.unstructure(value, unstructure_as=type(value))
+        return value if type(value) is str else encoders[type(value)](value)
 
     def listed(value: Any) -> Any:
         return value if value is None or type(value) is str else [by_class(member) for member in value]
 
     for cls, function in ((Usage, _usage_object), (items.OpaquePart, _raw), (items.Opaque, _raw)):
-        converter.register_unstructure_hook(cls, function)
+        add(cls, function)
+    converter.register_unstructure_hook_func(_is_plain, identity)  # generated code does not even call it
     each(by_class, items.Part, items.Item)
     each(listed, items.Content, *_PART_LISTS, *_ITEM_LISTS, _TEXT_OR_ITEMS, str | tuple[items.Item, ...])
     each(
@@ -581,15 +598,15 @@ def _make_encoder() -> Converter:
     register(events.ResponseError, events.IncompleteDetails, events.Response, events.Parked)
     register(events.InjectError, events.ErrorDetail, events.Steer, events.SteerError)
     register(*events.SERVER_CLASSES.values(), *events.CLIENT_CLASSES.values())
-    return converter
+    return encoders
 
 
-_ENCODER: Final = _make_encoder()
+_ENCODERS: Final = _make_encoders()
 
 
 def unstructure(event: Any) -> dict[str, Any]:
     """An event or item → plain data; for an event without its `type`."""
-    data: dict[str, Any] = _ENCODER.unstructure(event, unstructure_as=type(event))
+    data: dict[str, Any] = _ENCODERS[type(event)](event)
     return data
 
 
@@ -603,22 +620,22 @@ def encode(event: Any, extras: Mapping[str, Any] | None = None) -> bytes:
     return orjson.dumps({"type": event.type, **unstructure(event), **(extras or {})})
 
 
+_NO_PIECE: Final = b'"delta":""'
+
+
 class DeltaTemplate:
     """The constant bytes around the piece and the number of one content part's deltas."""
 
     __slots__ = ("_frame",)
 
     def __init__(self, event: events.Delta, extras: Mapping[str, Any]) -> None:
-        data = {"type": event.type, **unstructure(event)}
-        names = list(data)
-        at = names.index("delta")
-        head = orjson.dumps({name: data[name] for name in names[:at]})[:-1] + b',"delta":'
-        after = orjson.dumps({**{name: data[name] for name in names[at + 1 :]}, "sequence_number": 0})
-        rest = orjson.dumps(dict(extras))[1:-1]
-        tail = (b"," + rest if rest else b"") + b"}"
-        self._frame = b"%b%%b,%b%%d%b" % tuple(
-            part.replace(b"%", b"%%") for part in (head, after[1:-2], tail)
-        )
+        data = {"type": event.type, **unstructure(event), "delta": "", "sequence_number": 0, **extras}
+        text = orjson.dumps(data).replace(b"%", b"%%")
+        tail_bytes = len(orjson.dumps(extras).replace(b"%", b"%%")) if extras else 1
+        head, _, middle = text[: -tail_bytes - 1].partition(
+            _NO_PIECE
+        )  # before it there are but ids and indexes
+        self._frame = head + b'"delta":%b' + middle + b"%d" + text[-tail_bytes:]
 
     def fill(self, piece: str, sequence_number: int) -> bytes:
         """The frame of one delta; equals `encode` of it."""

@@ -166,12 +166,22 @@ LEGAL_IF: Final[Mapping[str, Mapping[tuple[State, Kind], Callable[[int], bool]]]
 """Dialect → (state, kind) → condition on the number of pending calls; no entry = always legal."""
 
 
+_RULES: Final = {
+    dialect: {
+        state: {kind: (after, LEGAL_IF[dialect].get((state, kind))) for kind, after in row.items()}
+        for state, row in table.items()
+    }
+    for dialect, table in TABLES.items()
+}
+"""Both tables in one look, as every event is judged by them."""
+
+
 def step(dialect: str, state: State, kind: Kind, pending: int) -> State | None:
     """The next state, or None if `kind` is illegal here. Pure; the only judge of legality."""
-    after = TABLES[dialect][state].get(kind)
-    if after is None:
+    rule = _RULES[dialect][state].get(kind)
+    if rule is None:
         return None
-    condition = LEGAL_IF[dialect].get((state, kind))
+    after, condition = rule
     return after if condition is None or condition(pending) else None
 
 
