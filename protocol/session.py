@@ -28,16 +28,18 @@ from protocol.states import TERMINAL, ResponseState, step
 
 _OF_APPENDS: Final = frozenset({"no_response_in_progress", "response_not_found", "invalid_input"})
 """Codes of `error` frames that answer an append, if one was sent."""
-_LIFECYCLE: Final = (
-    events.ResponseCreated,
-    events.ResponseInProgress,
-    events.ResponseDone,
-    *events.TERMINAL_CLASSES,
-    events.InjectCreated,
-    events.InjectFailed,
-    events.SteerAccepted,
-    events.SteerPending,
-    events.SteerFailed,
+_LIFECYCLE: Final = frozenset(
+    {
+        events.ResponseCreated,
+        events.ResponseInProgress,
+        events.ResponseDone,
+        *events.TERMINAL_CLASSES,
+        events.InjectCreated,
+        events.InjectFailed,
+        events.SteerAccepted,
+        events.SteerPending,
+        events.SteerFailed,
+    }
 )
 """Events of the response as a whole: they carry no agent (reference 5A)."""
 
@@ -87,9 +89,8 @@ class Record:
     def send(self, event: ServerEvent) -> bytes:
         """Advance by `event`, number it, encode it. `LocalProtocolError`: illegal here; nothing changed."""
         after = self._after(event, LocalProtocolError)
-        number = {"sequence_number": self.next_number}
-        extras = self._lane if isinstance(event, _LIFECYCLE) else self._extras
-        text = codec.encode(event, {**number, **extras})
+        extras = self._lane if type(event) in _LIFECYCLE else self._extras
+        text = codec.encode(event, {"sequence_number": self.next_number, **extras})
         self.next_number += 1
         self._advance(event, after)
         return text
