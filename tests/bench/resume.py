@@ -49,8 +49,8 @@ from tests.bench.harness import (
     text_frame,
 )
 
-TARGET = 2.0
-"""What it should be is 1.5; this is what was reached, and is kept."""
+TARGET = 1.5
+"""Reached by the median of several runs; one alone can be a tenth more or less."""
 WARM_UP_TRIPS = 50
 
 
