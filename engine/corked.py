@@ -7,7 +7,7 @@ it, because one awaited send for each event costs ten times the event (a lock, a
 Why whole frames may be put between the library's frames: without extensions a text frame depends on no other
 frame, so any order of *whole* frames is legal. The rules that follow, and where they are kept:
 
-- only whole frames enter the outgoing buffer, in one step without a checkpoint (`cork_text`, `send_all`);
+- only whole frames enter the outgoing buffer, in one step without a checkpoint (`queue_texts`, `send_all`);
 - nothing enters after a close frame, the library's or ours (`_accepting`);
 - one task writes at a time, and only a stall, a failure or the end of the connection stops it in mid-frame; after
   that the stream is broken for good, because nobody knows where the peer's parser stands (`_write_out`);
@@ -97,21 +97,12 @@ class CorkedStream(trio.abc.Stream):
         """Bytes queued here that the stream below has not accepted."""
         return len(self._outgoing) + self._in_write_bytes
 
-    def cork_text(self, payload: bytes) -> None:
-        """Queue one text frame of UTF-8 `payload`; it leaves with the next `flush()` or write. No checkpoint.
-
-        Raises `trio.ClosedResourceError` after a close frame or `aclose()`, `trio.BrokenResourceError` if the stream
-        is broken, which includes that more than `max_outbox_bytes` were unsent already.
-        """
-        self.cork_texts((payload,))
-
-    def cork_texts(self, payloads: Iterable[bytes]) -> None:
-        """`cork_text` for each, up to the first that is refused."""
-        if not self.queue_texts(payloads):
-            raise self._refusal()
-
     def queue_texts(self, payloads: Iterable[bytes]) -> bool:
-        """As `cork_texts`, but False where that raises."""
+        """Queue text frames of UTF-8 `payloads`; they leave with the next `flush()` or write. No checkpoint, never raises.
+
+        False: at least one is refused, after a close frame or `aclose()`, or because the stream is broken, which includes
+        that more than `max_outbox_bytes` were unsent already.
+        """
         if not self._accepting:
             return False
         outgoing, room = self._outgoing, self._limits.max_outbox_bytes - self._in_write_bytes
@@ -147,7 +138,8 @@ class CorkedStream(trio.abc.Stream):
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Queue bytes of the library: the handshake, then one whole frame for each call. A checkpoint, then no wait.
 
-        A cancellation leaves nothing of `data` queued. Raises like `cork_text`.
+        A cancellation leaves nothing of `data` queued. Raises `trio.ClosedResourceError` where `queue_texts` refuses, or
+        `trio.BrokenResourceError` if the stream is broken.
         """
         await trio.lowlevel.checkpoint()
         if not self._accepting:
