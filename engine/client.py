@@ -16,7 +16,7 @@ A tool runs at least once for each call; an output is applied exactly once. `cal
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Any
 
 import attrs
 import trio
@@ -43,9 +43,6 @@ __all__ = [
     "RolloutRefusedError",
     "connect",
 ]
-
-EVENTS_AHEAD: Final = 1024
-"""Events the user may be behind before the connection stops reading; tools still run meanwhile."""
 
 
 class RolloutRefusedError(Exception):
@@ -121,10 +118,11 @@ class ClientRollout:
 class Client:
     """A connection to a server. Rollouts of one client run one after the other."""
 
-    def __init__(self, wire: Wire, form: Form, recorder: Recorder) -> None:
+    def __init__(self, wire: Wire, form: Form, recorder: Recorder, limits: Limits) -> None:
         self.form: FormRow = FORMS[form]
         self._transport = wire
         self._recorder = recorder
+        self._max_unread_events = limits.max_unread_events
         self._begin()
 
     def _begin(self) -> None:
@@ -166,7 +164,9 @@ class Client:
         create = ResponseCreate(
             model=model, input=items, tools=tuple(tools), **{**self.form.members, **members}
         )
-        send, receive = trio.open_memory_channel[_Heard | RemoteProtocolError | TransportClosed](EVENTS_AHEAD)
+        send, receive = trio.open_memory_channel[_Heard | RemoteProtocolError | TransportClosed](
+            self._max_unread_events
+        )
         error: Exception | None = None
         try:
             async with trio.open_nursery() as nursery, receive:
@@ -247,4 +247,4 @@ async def connect(
     if key is not None:
         headers.append(("Authorization", f"Bearer {key}"))
     async with row.opens(row.url(url), headers, limits, stream, redial) as wire:
-        yield Client(wire, form, recorder or NoRecorder())
+        yield Client(wire, form, recorder or NoRecorder(), limits)

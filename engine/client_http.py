@@ -30,8 +30,6 @@ SLICE_BYTES: Final = 64 * 1024
 """One write, so that progress can be seen."""
 LOOK_PASSES: Final = 6
 """Of the scheduler: within them a stream of any kind says that it has ended, if it has, before the next request is written."""
-MAX_REFUSAL_BYTES: Final = 1024 * 1024
-"""Of an answer that is no stream, the beginning is read."""
 _CREATE: Final = b'{"type":"response.create",'
 _DONE: Final = b"[DONE]"
 _SCHEMES: Final = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
@@ -197,7 +195,7 @@ class HttpWire:
         """The whole answer that is no stream; it becomes an `error` frame."""
         body = bytearray()
         while isinstance(event := await self._next_event(), h11.Data):
-            body += event.data[: MAX_REFUSAL_BYTES - len(body)]
+            body += event.data[: self._limits.max_refusal_bytes - len(body)]
         await self._end_answer()
         self._frames.append(refusal_frame(status, bytes(body)))
 

@@ -114,6 +114,8 @@ class Limits:
     # --- frames -----------------------------------------------------------------------------------------------
     max_message_bytes: int = attrs.field(default=16 * MIB, validator=_positive)
     """One inbound message, in bytes and not in characters; more closes with 1009."""
+    max_head_bytes: int = attrs.field(default=16 * 1024, validator=_positive)
+    """A request's line and headers, over HTTP and of an upgrade; more is refused with 431."""
     max_fragments: int = attrs.field(default=64, validator=_positive)
     """Per message; empty fragments count, they are the cheap way to fill memory."""
     max_frames_per_second: int = attrs.field(default=1000, validator=_positive)
@@ -147,6 +149,12 @@ class Limits:
     """A comment goes out after so long without an event: proxies cut silent streams at 60 s (reference 10.2)."""
     drain_seconds: float = attrs.field(default=30.0, validator=_positive)
     """On SIGTERM: how long sampling rollouts may go on (reference 2.7)."""
+
+    # --- the client -------------------------------------------------------------------------------------------
+    max_unread_events: int = attrs.field(default=1024, validator=_positive)
+    """Of a rollout that nobody iterates over: then its connection is not read on; tools still run meanwhile."""
+    max_refusal_bytes: int = attrs.field(default=MIB, validator=_positive)
+    """Of an HTTP answer that is no stream the beginning is read."""
 
 
 DEFAULT_LIMITS = Limits()

@@ -17,7 +17,6 @@ import orjson
 import trio
 
 from engine.config import Limits
-from engine.frames import MAX_HEAD_BYTES
 from engine.handshake import Handshake, read_handshake
 from engine.streams import ReplayedStream
 from protocol.errors import RemoteProtocolError, refusal
@@ -59,11 +58,11 @@ class Knock:
 
 async def answer_the_door(stream: trio.abc.Stream, limits: Limits) -> Knock:
     """Read the first head, within `handshake_timeout_seconds`. `DoorFailed`: there was none, or a bad one."""
-    parser = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+    parser = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.max_head_bytes)
     read = bytearray()
     with trio.move_on_after(limits.handshake_timeout_seconds):
         while True:
-            request = next_head(parser)
+            request = next_head(parser, limits)
             if request is not None:
                 head = bytes(read[: len(read) - len(parser.trailing_data[0])])
                 return Knock(stream, parser, request, head, handshake_of(request))
@@ -73,13 +72,14 @@ async def answer_the_door(stream: trio.abc.Stream, limits: Limits) -> Knock:
     raise DoorFailed(f"not done within {limits.handshake_timeout_seconds:g} s")
 
 
-def next_head(parser: h11.Connection) -> h11.Request | None:
+def next_head(parser: h11.Connection, limits: Limits) -> h11.Request | None:
     """The next request's head, if the parser has all of it. `DoorFailed`: what it has is no head, or the stream's end."""
     try:
         event = parser.next_event()
     except h11.RemoteProtocolError as error:
         too_large = error.error_status_hint == 431
-        answer = refusal("head_too_large", limit=MAX_HEAD_BYTES) if too_large else refusal("bad_request")
+        too_large_a_head = refusal("head_too_large", limit=limits.max_head_bytes)
+        answer = too_large_a_head if too_large else refusal("bad_request")
         raise DoorFailed(str(error), None if parser.trailing_data[1] else answer) from None
     if isinstance(event, h11.ConnectionClosed):
         raise DoorFailed("the peer hung up")

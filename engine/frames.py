@@ -14,8 +14,6 @@ import attrs
 
 from engine.config import Limits
 
-MAX_HEAD_BYTES = 16 * 1024
-"""Request line and headers; h11 stops at the same size."""
 MAX_CLOSE_REASON_BYTES = 123
 """RFC 6455 5.5: a control frame carries 125 bytes, two of them the code."""
 
@@ -157,8 +155,8 @@ class InboundFrames:
         size = end.end() - len(self._head_tail) if end else len(data)
         self._head_bytes += size
         self._head_tail, self._in_head = seen[-2:], end is None
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self._violate(1009, f"more than {MAX_HEAD_BYTES} bytes of headers")
+        if self._head_bytes > self.limits.max_head_bytes:
+            self._violate(1009, f"more than {self.limits.max_head_bytes} bytes of headers")
         return size
 
     def _header_is_whole(self) -> bool:

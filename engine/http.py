@@ -108,7 +108,7 @@ class HttpConnection:
             return request
         with trio.move_on_after(self._limits.keep_alive_seconds) as self._idle:
             while not self._closing:
-                head = next_head(self._parser)
+                head = next_head(self._parser, self._limits)
                 if head is not None:
                     return head
                 await self._feed()

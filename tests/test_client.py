@@ -52,6 +52,33 @@ async def identified(call_id, a, b):
     return f"{a + b} for {call_id.split('_')[0]}"
 
 
+class Heard(NoRecorder):
+    """Counts frames of the server."""
+
+    count = 0
+
+    def frame_out(self, text: bytes) -> None:
+        self.count += 1
+
+
+async def test_a_rollout_that_nobody_reads_is_not_read_on(autojump_clock):
+    """Only so many events are heard ahead of the user, and one that waits for its place; none is lost."""
+    heard = Heard()
+    async with (
+        serving(engine_of([*say("word " * 50), END])) as served,
+        connect(
+            "ws://test/v1/responses",
+            limits=Limits(max_unread_events=3),
+            recorder=heard,
+            stream=await served.open_stream(),
+        ) as client,
+        client.rollout(model="m", input="go") as rollout,
+    ):
+        await trio.testing.wait_all_tasks_blocked()
+        assert 3 + 1 == heard.count
+        assert len([event async for event in rollout]) == heard.count > 10
+
+
 @pytest.mark.parametrize("form", ["append", "inject"])
 async def test_outputs_stand_in_call_order_whatever_finishes_first(form, autojump_clock):
     """Two tools run at once; the slower one is first in the context because its call was."""

@@ -297,6 +297,15 @@ async def test_what_is_no_stream_is_a_refusal(answer, kind, code, words):
     assert (error.type, error.code, words in error.message) == (kind, code, True)
 
 
+async def test_of_a_refusal_the_beginning_is_read():
+    """So many bytes: what is cut off there is no object any more, and is quoted."""
+    answer = refused(429, b'{"error":{"message":"slow down","type":"too_many","code":"rate","param":null}}')
+    async with answered(answer, max_refusal_bytes=20) as rollout:
+        with pytest.raises(RolloutRefusedError) as raised:
+            await rollout.wait_ended()
+    assert """'{"error":{"message":'""" in raised.value.error.message
+
+
 def test_a_refusal_frame_is_small():
     """Of a body that is quoted, the beginning is."""
     assert len(refusal_frame(500, b"x" * 1_000_000)) < 500

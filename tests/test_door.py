@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from engine.config import Limits
 from engine.door import DoorFailed, answer_the_door
 from engine.engine import Engine
-from engine.frames import MAX_HEAD_BYTES
 from engine.samplers.scripted import END, Scripted, say
 from engine.server import Server
 from engine.streams import ReplayedStream, plain_socket
@@ -27,8 +26,8 @@ BODY = orjson.dumps({"model": "m", "input": "hi"})
 POST = b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
 
 
-def engine():
-    return simulated_engine(Scripted([[*say("hello there"), END]]), seed=1)
+def engine(limits=LIMITS):
+    return simulated_engine(Scripted([[*say("hello there"), END]]), seed=1, limits=limits)
 
 
 async def send_in_pieces(stream, data, cuts):
@@ -120,14 +119,19 @@ async def test_bad_requests_have_an_answer(request_text, status, autojump_clock)
 
 
 @pytest.mark.parametrize(
-    ("unfinished_bytes", "status"), [(MAX_HEAD_BYTES, b"200"), (MAX_HEAD_BYTES + 1, b"431")]
+    ("limits", "beyond_bytes", "status"),
+    [
+        (limits, beyond_bytes, status)
+        for limits in (LIMITS, Limits(max_head_bytes=2000))
+        for beyond_bytes, status in ((0, b"200"), (1, b"431"))
+    ],
 )
-async def test_a_head_may_be_so_large_and_no_larger(unfinished_bytes, status, autojump_clock):
-    """16 KiB without an end are waited on, one byte more is refused."""
+async def test_a_head_may_be_so_large_and_no_larger(limits, beyond_bytes, status, autojump_clock):
+    """So many bytes without an end are waited on, one byte more is refused."""
     head = b"GET /health HTTP/1.1\r\nHost: x\r\nX: "
-    async with serving(engine()) as served:
+    async with serving(engine(limits)) as served:
         peer = WirePeer(await served.open_stream())
-        await peer.send(head.ljust(unfinished_bytes, b"y"))
+        await peer.send(head.ljust(limits.max_head_bytes + beyond_bytes, b"y"))
         await trio.testing.wait_all_tasks_blocked()
         if status == b"200":
             await peer.send(b"\r\n\r\n")

@@ -205,7 +205,7 @@ async def _open(arm: Arm, open_stream: OpenStream, watch: Stopwatch, stack: Asyn
         row = FORMS["http"]
         headers = [*row.headers, *((("Connection", "close"),) if arm.fresh_connections else ())]
         opened = open_http(row.url(URL), headers, LIMITS, await open_stream(), open_stream)
-        return Client(await stack.enter_async_context(opened), "http", watch)
+        return Client(await stack.enter_async_context(opened), "http", watch, LIMITS)
     client = await stack.enter_async_context(
         connect(URL, form=arm.form, limits=LIMITS, recorder=watch, stream=await open_stream())
     )
