@@ -1,6 +1,7 @@
 """A segment: parts go to the assembly within the budget, and it ends for one reason only."""
 
 from array import array
+from itertools import count
 
 import attrs
 import pytest
@@ -253,6 +254,18 @@ async def test_what_the_sampler_raises_comes_out():
     with pytest.raises(ZeroDivisionError, match="by design"):
         await run.run(Steps(failing()), NEW, Ledger(), outbox)
     assert 1 == run.output_tokens
+
+
+async def test_each_step_is_in_the_ledger():
+    """What takes the steps, and what sends them, is told apart from the sampler, step by step; nothing is lost or new."""
+    run, outbox = prepared()
+    ledger = Ledger(count().__next__)  # a nanosecond passes between any two looks at the clock
+    steps = [(Text("a"),), (Text("b"), Text("c")), (Text("d", SHORT_TOKENS), End())]
+    await run.run(Steps(sampled(*steps)), NEW, ledger, outbox)
+    report = ledger.report()
+    assert (3, 3) == (report.stages["encode"], report.stages["send"])
+    assert report.wall_ns == sum(report.stages.values())
+    assert Stage.SAMPLE is ledger.stage
 
 
 async def test_the_time_of_the_sampler_is_the_samplers(autojump_clock):
