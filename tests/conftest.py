@@ -1,6 +1,7 @@
-"""For all tests: how hard Hypothesis tries, and which tests a plain run leaves out."""
+"""For all tests: how hard Hypothesis tries, which tests a plain run leaves out, and that Ctrl-C is what it is in a terminal."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +14,12 @@ settings.register_profile(
 settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
 LEFT_OUT = ("clients", "models", "benches")
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+def pytest_configure() -> None:
+    """A shell starts what runs in its background with Ctrl-C ignored, and each command that is tested would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -8,7 +8,6 @@ import signal
 import threading
 import tracemalloc
 from collections.abc import Iterable
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -452,17 +451,6 @@ def test_a_signal_that_ends_nothing_costs_no_input(pipe):
         os.kill(os.getpid(), signal.SIGINT)
         writer.close()
         assert Attentive(reader, signals).read1(100) == b""
-
-
-def test_ctrl_c_that_somebody_swallowed_is_raised_again(pipe):
-    """What the handler raises may be lost where it is raised; the wait for input does not begin then."""
-    reader, _ = pipe
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    with alarm() as signals:
-        with suppress(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            Attentive(reader, signals).read1(100)
 
 
 def test_who_was_woken_by_signals_before_is_again(pipe):

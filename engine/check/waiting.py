@@ -55,8 +55,6 @@ def alarm() -> Iterator[socket.socket]:
 def wait_for_input(file: Readable, signals: socket.socket) -> bool:
     """Until something can be read, or the end: True. False: a signal came first, or had come since `alarm` began.
 
-    `KeyboardInterrupt`: that signal was Ctrl-C, and nobody has another meaning for it.
-
     True at once for what cannot be waited for: a file without a descriptor, and on Windows whatever is no socket.
     """
     try:
@@ -64,12 +62,6 @@ def wait_for_input(file: Readable, signals: socket.socket) -> bool:
         ready, _, _ = select.select([source, signalled], [], [])
     except (OSError, ValueError):
         return True
-    if signalled in ready and signal.SIGINT in signals.recv(1024):
-        _be_interrupted()
+    if signalled in ready:
+        signals.recv(1024)
     return source in ready
-
-
-def _be_interrupted() -> None:
-    """What Python's own handler raised was lost on its way, or we would not be here: raise it again."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        raise KeyboardInterrupt
