@@ -78,8 +78,8 @@ def next_head(parser: h11.Connection, limits: Limits) -> h11.Request | None:
         event = parser.next_event()
     except h11.RemoteProtocolError as error:
         too_large = error.error_status_hint == 431
-        too_large_a_head = refusal("head_too_large", limit=limits.max_head_bytes)
-        answer = too_large_a_head if too_large else refusal("bad_request")
+        limit_bytes = limits.max_head_bytes
+        answer = refusal("head_too_large", limit=limit_bytes) if too_large else refusal("bad_request")
         raise DoorFailed(str(error), None if parser.trailing_data[1] else answer) from None
     if isinstance(event, h11.ConnectionClosed):
         raise DoorFailed("the peer hung up")

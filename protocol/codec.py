@@ -572,7 +572,10 @@ def _make_encoders() -> dict[type, Callable[[Any], Any]]:
             converter.register_unstructure_hook_func(partial(_same, shape), function)
 
     def by_class(value: Any) -> Any:
-        return value if type(value) is str else encoders[type(value)](value)
+        encoder = encoders.get(type(value))
+        return (
+            converter.unstructure(value) if encoder is None else encoder(value)
+        )  # plain data stays as it is
 
     def listed(value: Any) -> Any:
         return value if value is None or type(value) is str else [by_class(member) for member in value]
@@ -632,9 +635,8 @@ class DeltaTemplate:
         data = {"type": event.type, **unstructure(event), "delta": "", "sequence_number": 0, **extras}
         text = orjson.dumps(data).replace(b"%", b"%%")
         tail_bytes = len(orjson.dumps(extras).replace(b"%", b"%%")) if extras else 1
-        head, _, middle = text[: -tail_bytes - 1].partition(
-            _NO_PIECE
-        )  # before it there are but ids and indexes
+        # the first place is the right one: before it there are but ids and indexes
+        head, _, middle = text[: -tail_bytes - 1].partition(_NO_PIECE)
         self._frame = head + b'"delta":%b' + middle + b"%d" + text[-tail_bytes:]
 
     def fill(self, piece: str, sequence_number: int) -> bytes:

@@ -89,6 +89,21 @@ def test_a_template_is_the_plain_encoding(
     assert template.fill(piece, number) == plain
 
 
+class Letter(items.Message):
+    """Somebody's own kind of message."""
+
+
+def test_what_is_no_class_of_ours_is_written_as_it_is():
+    """Plain data among items and parts, and a class made from one of ours, as a user of the client may give them."""
+    part, call = (
+        {"type": "input_text", "text": "hi"},
+        {"type": "function_call_output", "call_id": "c", "output": "x"},
+    )
+    create = events.ResponseCreate(model="m", input=(call, Letter("user", (part,))))
+    message = {"role": "user", "content": [part], "type": "message"}
+    assert orjson.loads(codec.encode(create))["input"] == [call, message]
+
+
 @given(
     st.lists(wire.json_objects, min_size=1, max_size=2).map(tuple),
     wire.texts,
