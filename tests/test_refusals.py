@@ -514,7 +514,6 @@ async def send_no_text(peer: WirePeer) -> None:
 @pytest.mark.parametrize(
     ("misdeed", "code"),
     [(send_binary, 1003), (send_too_much, 1009), (send_no_text, 1007)],
-    ids=lambda v: str(v)[:30],
 )
 def test_a_frame_nobody_can_read_closes_its_connection_only(
     misdeed: Callable[[WirePeer], Any], code: int
