@@ -13,11 +13,11 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="the extra [lab] is not installed")
 
-from demos.lab import computed, figures, keep
+from demos.lab import canvas, computed, figures, keep
 from demos.lab.arms import arm_of
 from demos.lab.command import OK, USAGE, Terminal, lab
 from demos.lab.fingerprint import age, fingerprint, reached
-from demos.lab.kept_results import KEPT, MOST_CHANGED, RUNNER, Kept, complaints, kept
+from demos.lab.kept_results import KEPT, MOST_CHANGED, RUNNER, Kept, complaints, kept, named
 from demos.lab.plan import Plan
 from demos.lab.records import Header, Note, as_json, from_json
 from demos.lab.report import Report, Section
@@ -27,6 +27,7 @@ from demos.lab.scenario import FINISHED
 from demos.lab.statistics import compare
 from tests.command import ROOT, environment
 from tests.lab_rollouts import CELL, ENVIRONMENT, HEADER, SERVER, rollout
+from tests.pictures import faults_of
 from tests.readme import README
 
 PACKED = f"{RESULTS}.gz"
@@ -87,6 +88,24 @@ def test_what_is_kept_may_stand_in_the_readme():
     """All kept results open, are whole, valid, of today's plans, and of code that is not too old; else the message says how
     to renew them."""
     assert {one.name: complaints(one.directory) for one in kept()} == {one.name: [] for one in kept()}
+
+
+@pytest.mark.parametrize("one", kept(), ids=lambda one: one.name)
+def test_each_kept_picture_can_be_read(one):
+    """No text of a whole report's pictures is cut off, or lies over another."""
+    pictures = [section.picture for section in made(one.directory).report.sections if section.picture]
+    assert pictures
+    with canvas.look():
+        sheets = [picture.draw.figure() for picture in pictures]
+        assert [(sheet.get_suptitle(), fault) for sheet in sheets for fault in faults_of(sheet)] == []
+
+
+def test_a_floor_is_no_arm_among_others():
+    """Its one turn is the work of all: beside a turn, or a rollout with turns, it would be no comparison."""
+    sections = made(named("turns").directory).report.sections
+    cells = [cell for section in sections if section.table for row in section.table.rows for cell in row]
+    assert "append" in cells
+    assert not {"floor", "floor-http"} & {*cells}
 
 
 def test_the_readme_says_what_the_kept_results_give():

@@ -28,6 +28,7 @@ from demos.lab.report import Check, Picture, Report, Section, Sheet, Table, show
 from demos.lab.statistics import compare
 from demos.lab.validity import judged
 from demos.lab.wording import saving_sentence, trust
+from tests.pictures import faults_of
 
 EVIL = "<script>alert('x')</script> & \"quotes\" --> $5"
 
@@ -111,6 +112,17 @@ def test_a_picture_is_also_a_png(draw):
     png = draw().png
     assert png.startswith(b"\x89PNG")
     assert draw().png == png
+
+
+@drawing
+@pytest.mark.parametrize(
+    "title", ["t", "What a rollout takes, with a title in which each cell is named: " * 3]
+)
+def test_each_text_can_be_read(draw, title):
+    """Nothing is cut off at the edge of a picture or lies over something else, be its title short or of three lines."""
+    plan = draw().draw.figure
+    with canvas.look():
+        assert faults_of(plan.func(*plan.args, **{**plan.keywords, "title": title})) == []
 
 
 def test_another_number_is_another_picture():

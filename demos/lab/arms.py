@@ -6,7 +6,7 @@ An arm may run twice in an experiment, as a control: `optimised#2` is `optimised
 Two arms are no rungs but the *floors* under them: the same work without turns, over each of the two transports.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 import attrs
@@ -126,6 +126,11 @@ ARMS: Final[Mapping[str, Arm]] = {
 
 LADDER: Final = tuple(name for name, row in ARMS.items() if not row.at_once)
 """The rungs alone."""
+
+
+def with_turns(names: Iterable[str]) -> list[str]:
+    """Those of the arms that are no floors: who compares turns, or a rollout's time, compares them alone."""
+    return [name for name in names if not arm_of(name).at_once]
 
 
 def arm_of(name: str) -> Arm:

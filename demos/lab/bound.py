@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import attrs
 
+from demos.lab.arms import with_turns
 from demos.lab.budget_plot import Budget, budgets
 from demos.lab.overhead import alpha_work, overhead_model_saving, sums_of
 from demos.lab.published import ALPHA_SAVING_INTERVAL, OVERHEAD_SECONDS
@@ -93,7 +94,11 @@ def bounds(
     base, mine = config["baseline"], config["headline"]
     for cell, records in cells.items():
         model, once = costs_of(config, cell), inputs_once(records)
-        splits = {arm: found for arm in config["arms"] if (found := mean_split(records, arm, model, once))}
+        splits = {
+            arm: found
+            for arm in with_turns(config["arms"])
+            if (found := mean_split(records, arm, model, once))
+        }
         if base not in splits or mine not in splits:
             continue
         speed = float(dict(cell)["tokens_per_second"])

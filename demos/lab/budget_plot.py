@@ -16,6 +16,8 @@ from demos.lab import canvas
 from demos.lab.plots import MARGIN_INCHES, ROW_INCHES
 
 GREYS: Final = ("#4d4d4d", "#737373", "#969696", "#bdbdbd", "#d9d9d9")
+_TITLE_INCHES: Final = 8.0
+"""As wide as a panel is, next to the names of its rows."""
 _NARROWEST_SHARE: Final = 0.055
 """Of the axis: a part must be as long to have its number written in it."""
 _BOUND_DASHES: Final = "-"
@@ -67,12 +69,16 @@ def budgets(
             )
         )
     sheet.legend(handles=handles, loc="outside lower left", ncols=4, fontsize=9)
+    canvas.fit(sheet)
     return sheet
 
 
-def _crosses(panel: Budget, left: float, width: float, longest: float) -> bool:
-    """Would the line of the target go through a number in the middle?"""
-    return panel.target_s is not None and abs(panel.target_s - left - width / 2) < 0.03 * longest
+def _middle(panel: Budget, left: float, width: float) -> float:
+    """Of a part of a bar; of what is longer on one side of the target's line, if that goes through the part."""
+    target, right = panel.target_s, left + width
+    if target is None or not left < target < right:
+        return left + width / 2
+    return (left + target) / 2 if target - left > right - target else (target + right) / 2
 
 
 def _panel(axes: Axes, panel: Budget, fills: Mapping[str, str], shown: Sequence[str]) -> None:
@@ -85,24 +91,17 @@ def _panel(axes: Axes, panel: Budget, fills: Mapping[str, str], shown: Sequence[
             if width > _NARROWEST_SHARE * longest:
                 axes.annotate(
                     f"{width:.2f}",
-                    (left + (0.5 if not _crosses(panel, left, width, longest) else 0.25) * width, row),
+                    (_middle(panel, left, width), row),
                     ha="center",
                     va="center",
                     fontsize=8.5,
                     color=canvas.ink_on(fills[name]),
                 )
             left += width
-        axes.annotate(
-            f"{sum(bar.values()):.2f} s",
-            (left, row),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-        )
+        canvas.beside(axes, left, row, f"{sum(bar.values()):.2f} s")
     axes.axvline(panel.bound_s, color=canvas.INK, linewidth=1.8, linestyle=_BOUND_DASHES)
     if panel.target_s is not None:
         axes.axvline(panel.target_s, color=canvas.RESIDUAL, linewidth=1.8, linestyle=_TARGET_DASHES)
-    axes.set_title(canvas.wrapped(panel.title, 96))
-    axes.set_xlim(0, 1.1 * longest)
+    axes.set_title(canvas.wrapped(panel.title, canvas.PANEL_TITLE, _TITLE_INCHES))
+    axes.set_xlim(0, longest)
     canvas.rows(axes, [*panel.bars])

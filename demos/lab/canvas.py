@@ -12,10 +12,14 @@ from functools import partial, wraps
 from hashlib import sha256
 from typing import Any, Final, ParamSpec
 
+import attrs
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.text import Annotation
+from matplotlib.textpath import text_to_path
 
 from demos.lab.report import Picture, Sheet
 
@@ -43,13 +47,19 @@ DASHES: Final = ("-", "--", "-.", ":")
 HATCHES: Final = ("", "////", "....", "xxxx")
 """What tells a second series of the same colour apart."""
 
+_FAMILY: Final = "DejaVu Sans"
+"""Comes with matplotlib: the same everywhere."""
+TITLE: Final = FontProperties(family=_FAMILY, weight="bold", size=12.5)
+PANEL_TITLE: Final = FontProperties(family=_FAMILY, size=11)
+_POINTS_AN_INCH: Final = 72
+
 _LOOK: Final[Mapping[Any, Any]] = {
     "svg.hashsalt": "lab",
     "svg.fonttype": "path",
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same everywhere
+    "font.family": _FAMILY,
     "font.size": 10,
     "text.parse_math": False,  # labels come from files, and a dollar is a dollar
-    "axes.titlesize": 11,
+    "axes.titlesize": PANEL_TITLE.get_size(),
     "axes.labelsize": 10,
     "axes.titlelocation": "left",
     "axes.edgecolor": FAINT,
@@ -81,7 +91,8 @@ def look() -> Iterator[None]:
 def figure(height_inches: float, title: str) -> Figure:
     """An empty sheet with a title that says what is seen. To be used within `look()`."""
     sheet = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
-    sheet.suptitle(wrapped(title), x=0.01, ha="left", fontsize=12.5, fontweight="bold")
+    lines = wrapped(title, TITLE, 0.98 * WIDTH_INCHES)
+    sheet.suptitle(lines, x=0.01, ha="left", fontproperties=TITLE)
     return sheet
 
 
@@ -90,19 +101,26 @@ def picture(draw: Callable[Data, Figure]) -> Callable[Data, Picture]:
 
     @wraps(draw)
     def of(*args: Data.args, **named: Data.kwargs) -> Picture:
-        return Picture(partial(_drawn, partial(draw, *args, **named)))
+        return Picture(Drawing(partial(draw, *args, **named)))
 
     return of
 
 
-def _drawn(draw: Callable[[], Figure]) -> Sheet:
-    with look():
-        sheet, png, out = draw(), io.BytesIO(), io.StringIO()
-        sheet.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
-        told = {"Date": None, "Creator": None, "Title": sheet.get_suptitle()}
-        sheet.savefig(out, format="svg", metadata=told)
-    text = out.getvalue()
-    return Sheet(unique_ids(text[text.index("<svg") :].strip()), png.getvalue())
+@attrs.frozen
+class Drawing:
+    """What a picture is drawn by: `figure` is to be called within `look()`."""
+
+    figure: partial[Figure]
+
+    def __call__(self) -> Sheet:
+        """Drawn, in both forms."""
+        with look():
+            sheet, png, out = self.figure(), io.BytesIO(), io.StringIO()
+            sheet.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
+            told = {"Date": None, "Creator": None, "Title": sheet.get_suptitle()}
+            sheet.savefig(out, format="svg", metadata=told)
+        text = out.getvalue()
+        return Sheet(unique_ids(text[text.index("<svg") :].strip()), png.getvalue())
 
 
 def unique_ids(picture: str) -> str:
@@ -150,11 +168,43 @@ def rows(axes: Axes, labels: Sequence[str]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def wrapped(title: str, width: int = 88) -> str:
-    """In lines of at most so many characters, where its words allow it."""
-    lines = [""]
+def beside(axes: Axes, x: float, row: int, text: str) -> None:
+    """Words to the right of what ends at `x`; `fit` makes room for them."""
+    words = axes.annotate(text, (x, row), xytext=(6, 0), textcoords="offset points", va="center", fontsize=9)
+    words.set_in_layout(False)  # or the panel shrinks for what is to fit into it
+
+
+def fit(sheet: Figure) -> None:
+    """Lengthen each x axis to the right as far as what stands `beside` something needs; the last thing before it is drawn."""
+    sheet.draw_without_rendering()
+    for axes in sheet.axes:
+        longer = max(
+            (_longer(axes, text) for text in axes.texts if isinstance(text, Annotation)), default=1.0
+        )
+        if longer > 1:
+            scale = axes.xaxis.get_transform()
+            left, right = scale.transform(axes.get_xlim())
+            axes.set_xlim(right=float(scale.inverted().transform(left + longer * (right - left))))
+
+
+def _longer(axes: Axes, text: Annotation) -> float:
+    """How many times as long the axis has to be so that a text ends before it does."""
+    space, anchor = axes.bbox, axes.transData.transform(text.xy)[0]
+    return float((anchor - space.x0) / (space.width - (text.get_window_extent().x1 - anchor)))
+
+
+def wrapped(title: str, font: FontProperties, inches: float) -> str:
+    """In lines that are at most so wide, where its words allow it."""
+    lines: list[str] = []
     for word in title.split():
-        if len(lines[-1]) + len(word) > width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and _inches(longer, font) <= inches:
+            lines[-1] = longer
+        else:
+            lines.append(word)
     return "\n".join(lines)
+
+
+def _inches(line: str, font: FontProperties) -> float:
+    width, _, _ = text_to_path.get_text_width_height_descent(line, font, ismath=False)
+    return float(width) / _POINTS_AN_INCH

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from demos.lab.arms import arm_of
+from demos.lab.arms import arm_of, with_turns
 from demos.lab.records import PairKey, Rollout
 from demos.lab.statistics import Interval, mean_interval, ratio_of
 
@@ -75,7 +75,7 @@ def has_floors(records: Sequence[Rollout]) -> bool:
 def overheads(records: Sequence[Rollout], arms: Sequence[str]) -> list[Overhead]:
     """Of each arm with turns, over the rollouts of a cell that it and its floor ran."""
     known = _known(records)
-    return [_overhead(known, arm) for arm in arms if not arm_of(arm).at_once]
+    return [_overhead(known, arm) for arm in with_turns(arms)]
 
 
 def share(records: Sequence[Rollout], base: str, arm: str) -> Share:

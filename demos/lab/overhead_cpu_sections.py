@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from demos.lab import plots
-from demos.lab.arms import arm_of
+from demos.lab.arms import arm_of, with_turns
 from demos.lab.overhead_cpu import (
     EDGE_TURNS,
     MANY_TURNS,
@@ -109,7 +109,7 @@ def context_section(
     if len(along) < 2:
         return
     headline = config["headline"]
-    arms = [arm for arm in config["arms"] if not arm_of(arm).at_once]
+    arms = with_turns(config["arms"])
     rivals = [arm for arm in RIVALS if arm in arms and arm != headline]
     costs = {tokens: overheads(records, arms) for tokens, records in along.items()}
     by_arm = {arm: [next(one for one in found if one.arm == arm) for found in costs.values()] for arm in arms}
@@ -184,7 +184,7 @@ def _median_context() -> int:
 
 def drift_section(records: Sequence[Rollout], config: Mapping[str, Any], name: str, source: str) -> Section:
     """The CPU time of turn n, without the first and the last; the records of one cell."""
-    arms = [arm for arm in config["arms"] if not arm_of(arm).at_once]
+    arms = with_turns(config["arms"])
     edge = edge_turns(max((len(record.turns) for record in records), default=0))
     rows: list[tuple[Cell, ...]] = []
     lines, told = [], []

@@ -32,23 +32,20 @@ def bars(rows: Sequence[Bar], *, title: str, x_label: str) -> Figure:
     axes = sheet.add_subplot()
     axes.set_xscale("log")
     floor = min(known, default=1.0) / 2
-    axes.set_xlim(floor, 4 * max((row.high or row.value or 1.0 for row in rows), default=1.0))
+    axes.set_xlim(floor, max((row.high or row.value or 1.0 for row in rows), default=1.0))
     for at, row in enumerate(rows):
         if row.value is None:
-            axes.annotate(
-                "no data", (floor, at), xytext=(6, 0), textcoords="offset points", va="center", fontsize=9
-            )
+            canvas.beside(axes, floor, at, "no data")
             continue
         colour = canvas.LESS if row.ours else canvas.TOTAL
         axes.barh(at, row.value - floor, left=floor, height=0.62, color=colour)
         if row.low is not None and row.high is not None:
             axes.plot([row.low, row.high], [at, at], color=canvas.INK, linewidth=1.4, marker="|")
         right = max(row.value, row.high or 0.0)
-        axes.annotate(
-            f"{row.value:,.3g}", (right, at), xytext=(6, 0), textcoords="offset points", va="center"
-        )
+        canvas.beside(axes, right, at, f"{row.value:,.3g}")
     canvas.rows(axes, [row.label for row in rows])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(x_label)
+    canvas.fit(sheet)
     return sheet

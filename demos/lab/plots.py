@@ -84,7 +84,7 @@ def lines(
     if percent:
         axes.yaxis.set_major_formatter(PERCENT)
     if len(series) > 1 or level_name:
-        sheet.legend(loc="outside right upper")
+        sheet.legend(loc="outside right center")  # a long title reaches into the upper corner
     return sheet
 
 
@@ -106,19 +106,20 @@ def waterfall(
     totals = ((0, start[1]), (len(labels) - 1, levels[-1]))
     for row, total in totals:
         axes.barh(row, total, height=0.62, color=canvas.TOTAL)
-        _beside(axes, total, row, f"{_figure(total)} {unit}")
+        canvas.beside(axes, total, row, f"{_figure(total)} {unit}")
     for row, (step, before) in enumerate(zip(steps, levels, strict=False), 1):
         _step(axes, row, step, before, start[1], unit)
     for row, at in enumerate(levels):
         axes.plot([at, at], [row + 0.31, row + 0.69], color=canvas.FAINT, linewidth=0.8)
     canvas.rows(axes, labels)
-    axes.set_xlim(min(0.0, *levels), 1.3 * max(levels))
+    axes.set_xlim(min(0.0, *levels), max(levels))
     axes.xaxis.set_major_formatter(THOUSANDS)
     known = any(step.low is not None for step in steps)
     axes.set_xlabel(f"mean of a rollout, {unit}" + "; whiskers: 95 % interval of the change" * known)
     if any(step.marked for step in steps):
         hatched = Patch(facecolor=canvas.LESS, hatch="////", label=marked)
         sheet.legend(handles=[hatched], loc="outside lower left", fontsize=9)
+    canvas.fit(sheet)
     return sheet
 
 
@@ -156,16 +157,17 @@ def intervals(
         text = canvas.percent(one.value) if percent else _figure(one.value).replace("-", "\N{MINUS SIGN}")
         if least is not None and one.value < least:
             axes.plot(edge, row, "<", color=canvas.LESS, markersize=6)
-            _beside(axes, edge, row, f"{text}: off the scale")
+            canvas.beside(axes, edge, row, f"{text}: off the scale")
             continue
         if one.low is not None and one.high is not None:
             axes.plot([one.low, one.high], [row, row], color=canvas.LESS, linewidth=2.2)
         axes.plot(one.value, row, "o", color=canvas.LESS, markersize=6)
-        _beside(axes, max(one.value, one.high or one.value), row, text)
+        canvas.beside(axes, max(one.value, one.high or one.value), row, text)
     canvas.rows(axes, [one.label for one in estimates])
     axes.margins(x=0.12)
     axes.set_xlabel(x_label)
     axes.xaxis.set_major_formatter(PERCENT if percent else THOUSANDS)
+    canvas.fit(sheet)
     return sheet
 
 
@@ -189,22 +191,23 @@ def beside(panels: Mapping[str, Sequence[Estimate]], *, title: str, x_label: str
             _point(axes, row, one)
         axes.set_title(name)
         ends = [value for one in estimates for value in (one.value, one.high) if value is not None]
-        axes.set_xlim(0, 1.22 * max(ends, default=1.0))
+        axes.set_xlim(0, max(ends, default=1.0))
         canvas.rows(axes, labels)
     sheet.supxlabel(x_label, fontsize=10)
+    canvas.fit(sheet)
     return sheet
 
 
 def _point(axes: Axes, row: int, one: Estimate) -> None:
     if one.value is None:
-        _beside(axes, 0.0, row, "no data")
+        canvas.beside(axes, 0.0, row, "no data")
         return
     right = one.value
     if one.low is not None and one.high is not None:
         axes.plot([one.low, one.high], [row, row], color=canvas.LESS, linewidth=2.2)
         right = max(right, one.high)
     axes.plot(one.value, row, "o", color=canvas.LESS, markersize=5)
-    _beside(axes, right, row, _figure(one.value))
+    canvas.beside(axes, right, row, _figure(one.value))
 
 
 @canvas.picture
@@ -224,7 +227,7 @@ def stages(
     for row, bar in enumerate(bars.values()):
         _stacked(axes, row, bar, [*names, residual], residual, longest, unit)
     canvas.rows(axes, [*bars])
-    axes.set_xlim(0, 1.34 * longest)
+    axes.set_xlim(0, longest)
     axes.xaxis.set_major_formatter(THOUSANDS)
     axes.set_xlabel(x_label or f"server time of a rollout, {unit}")
     handles = [
@@ -233,6 +236,7 @@ def stages(
     ]
     handles.append(Patch(facecolor=canvas.RESIDUAL, label="residual (unexplained)"))
     sheet.legend(handles=handles, loc="outside lower left", ncols=5, fontsize=9)
+    canvas.fit(sheet)
     return sheet
 
 
@@ -291,7 +295,7 @@ def _step(axes: Axes, row: int, step: Step, before: float, whole: float, unit: s
         ends = [before + step.low, before + step.high]
         axes.plot(ends, [row, row], color=canvas.INK, linewidth=1.4, marker="|", markersize=7)
         right = max(right, *ends)
-    _beside(axes, right, row, _change(step.change, whole, unit))
+    canvas.beside(axes, right, row, _change(step.change, whole, unit))
 
 
 def _change(change: float, whole: float, unit: str) -> str:
@@ -329,13 +333,9 @@ def _stacked(
             )
         left += width
     rest = f", {_figure(bar[residual])} {unit} of it unexplained" if left and residual in bar else ""
-    _beside(axes, left, row, f"{_figure(left)} {unit}{rest}")
+    canvas.beside(axes, left, row, f"{_figure(left)} {unit}{rest}")
 
 
 def _figure(value: float, sign: str = "") -> str:
     """Three digits that count, and no exponent: 1,260."""
     return format(float(f"{value:.3g}"), f"{sign},.10g")
-
-
-def _beside(axes: Axes, x: float, row: int, text: str) -> None:
-    axes.annotate(text, (x, row), xytext=(6, 0), textcoords="offset points", va="center", fontsize=9)

@@ -57,11 +57,11 @@ class Picture:
 
     def __init__(self, draw: Callable[[], Sheet]) -> None:
         """`draw` is called once at most."""
-        self._draw = draw
+        self.draw = draw
 
     @cached_property
     def _sheet(self) -> Sheet:
-        return self._draw()
+        return self.draw()
 
     @property
     def svg(self) -> str:

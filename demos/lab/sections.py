@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from demos.lab import plots, published
-from demos.lab.arms import arm_of
+from demos.lab.arms import arm_of, with_turns
 from demos.lab.bound import bound_sections
 from demos.lab.overhead_cpu_sections import context_section, overhead_method, overhead_sections
 from demos.lab.plots import Estimate, Series
@@ -144,7 +144,7 @@ def _spoken(axis: str, value: Any) -> str:
 def _sections(
     cells: Mapping[CellKey, Sequence[Rollout]], config: Mapping[str, Any], source: str
 ) -> Iterator[Section]:
-    base, arms = config["baseline"], config["arms"]
+    base, arms = config["baseline"], with_turns(config["arms"])
     names = short_names(cells)
     # An overhead that was added is a mean of a rollout's calls, and says nothing of the first.
     is_added = any(cell["model"]["overhead_ms"] for cell in config["cells"])
@@ -176,7 +176,7 @@ def _savings(
     what: str,
     measure: Callable[[Rollout], float | None],
 ) -> Section:
-    arms, base = config["arms"], config["baseline"]
+    arms, base = with_turns(config["arms"]), config["baseline"]
     found = {arm: compare(records, base, arm, measure=measure) for arm in arms if arm != base}
     told = dict.fromkeys((config["headline"], next(iter(found))))
     rows = []
