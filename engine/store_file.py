@@ -97,8 +97,8 @@ _SELECT_CHAIN: Final = """
     )
     SELECT kept, items FROM chain ORDER BY depth DESC"""
 _DELETE_UNUSED_NODE: Final = """
-    DELETE FROM node WHERE id = ?1
-    AND NOT EXISTS (SELECT 1 FROM response WHERE node = ?1) AND NOT EXISTS (SELECT 1 FROM node WHERE base = ?1)"""
+    DELETE FROM node WHERE id = ?
+    AND NOT EXISTS (SELECT 1 FROM response WHERE node = ?) AND NOT EXISTS (SELECT 1 FROM node WHERE base = ?)"""
 
 
 @attrs.frozen
@@ -254,7 +254,7 @@ class StoreFile:
         self._db.execute("DELETE FROM response WHERE owner = ? AND response_id = ?", (owner, response_id))
         while node is not None:
             base = self._value("SELECT base FROM node WHERE id = ?", node)
-            if self._db.execute(_DELETE_UNUSED_NODE, (node,)).rowcount == 0:
+            if self._db.execute(_DELETE_UNUSED_NODE, (node, node, node)).rowcount == 0:
                 break
             self._recent.forget(node)
             node = base

@@ -45,7 +45,8 @@ FUNCTIONS = (("weather", None), ("now", None), ("read", "files"), ("undeclared",
 LOOK_ALIKES = [spelling.replace("|", "\uff5c") for spelling in MARKERS]
 hostile_texts = st.lists(
     st.one_of(
-        st.text(max_size=12),
+        # A character that no Python knows yet is a letter to one library and none to the other: Unicode 17's are.
+        st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=12),
         st.sampled_from(
             [
                 *MARKERS,

@@ -1,5 +1,6 @@
 """engine.transport: both roles over the real library, in virtual time but for one connection over loopback."""
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -189,7 +190,11 @@ async def test_bad_requests(
             REQUEST + b"\r\n" + client_frame(TEXT, b"x"), "data before the answer", id="early frame"
         ),
         pytest.param(b"x" * 20_000, "more than 16384 bytes of headers", id="endless head"),
-        pytest.param(REQUEST.replace(b"localhost", b"xn--a") + b"\r\n", "idna", id="a Host that is none"),
+        pytest.param(
+            REQUEST.replace(b"localhost", b"xn--a") + b"\r\n",
+            "idna|Invalid character",
+            id="a Host that is none",
+        ),
     ],
 )
 async def test_requests_without_an_answer(
@@ -200,7 +205,7 @@ async def test_requests_without_an_answer(
     async with serving(server) as stream:
         await stream.send_all(request_bytes)
         assert await stream.receive_some() == b""
-    assert reason in (server.failure or "")
+    assert re.search(reason, server.failure or "")
 
 
 async def test_a_frame_between_request_and_answer(autojump_clock: trio.testing.MockClock) -> None:
