@@ -79,10 +79,11 @@ class Limits:
     """Messages and outputs accepted but not yet in the context, per rollout."""
     outbox_high_water_bytes: int = attrs.field(default=64 * 1024, validator=_positive)
     """Above this a connection's rollouts wait for its client; 64 KiB measured well."""
-    max_outbox_bytes: int = attrs.field(default=8 * MIB, validator=_positive)
+    max_outbox_bytes: int = attrs.field(default=40 * MIB, validator=_positive)
     """A connection that has more unsent bytes than this when one more message is queued is closed with 1011 (reference 1.3).
 
-    One message may be larger: the last event of a response repeats all that it said."""
+    Its client does not read: a response begins by echoing its create twice, and that may be `max_message_bytes` long, so
+    8 MiB more than both. One message may be larger: the last event of a response repeats all that it said."""
 
     # --- store ------------------------------------------------------------------------------------------------
     max_stored_responses: int = attrs.field(default=1024, validator=_positive)

@@ -13,7 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import attrs
 import trio
@@ -49,6 +49,9 @@ from protocol.session import Record, ServerSession, inject_failed, steer_failed
 from protocol.states import ResponseState
 
 log = logging.getLogger(__name__)
+
+_UNREAD: Final = 1011
+"""How we close on a peer that takes nothing, or says nothing (reference 1.3)."""
 
 
 @attrs.frozen
@@ -140,6 +143,8 @@ class Connection:
                 finally:
                     self._disconnect()
         finally:
+            if closed.by_us and closed.code == _UNREAD:
+                log.warning("a client's connection was cut, with %s", closed)
             await self._cache.aclose()
             self._recorder.hook("connection_close", {"by": _who_closed(closed), "code": closed.code})
             self._recorder.close()
@@ -464,6 +469,6 @@ async def _fail(error: Exception) -> None:
 
 
 def _who_closed(closed: TransportClosed) -> str:
-    if closed.by_us:  # a peer that takes nothing, or says nothing, is as good as gone
-        return "network" if closed.code == 1011 else "server"
+    if closed.by_us:  # a peer that takes nothing is as good as gone
+        return "network" if closed.code == _UNREAD else "server"
     return "network" if closed.code == 1006 else "client"  # 1006: no close frame came

@@ -28,7 +28,7 @@ from contextlib import suppress
 import trio
 
 from engine.config import Limits
-from engine.frames import CLOSE, TEXT, InboundFrames, close_frame, frame, medium_header
+from engine.frames import CLOSE, CONTROL, TEXT, InboundFrames, close_frame, frame, medium_header
 from engine.streams import ReplayedStream, StreamStatistics, plain_socket, receive_of
 
 SLICE_BYTES = 16 * 1024
@@ -65,6 +65,7 @@ class CorkedStream(trio.abc.Stream):
         self._upgraded = False
         self._outgoing = bytearray()
         self._in_write_bytes = 0
+        self._control_bytes = 0  # of the library's frames, queued beyond the bound
         self._writing = False
         self._write_scope = trio.CancelScope()
         self._wake = trio.Event()
@@ -166,11 +167,19 @@ class CorkedStream(trio.abc.Stream):
         return chunk.replace(b"\r\n", b"\r\n" + self._answer_headers, 1)
 
     def _queue(self, whole_frame: bytes | bytearray | memoryview) -> None:
-        if self.unsent_bytes > self._limits.max_outbox_bytes:
+        if not self._has_room_for(whole_frame):
             self._break("overflow")
             raise self._refusal()
         self._outgoing += whole_frame
         self._frames_out += 1
+
+    def _has_room_for(self, whole_frame: bytes | bytearray | memoryview) -> bool:
+        """Some pings and pongs may wait behind one large message, which alone may be larger than the bound."""
+        if self.unsent_bytes <= self._limits.max_outbox_bytes:
+            self._control_bytes = 0
+            return True
+        self._control_bytes += len(whole_frame)
+        return bool(whole_frame[0] & CONTROL) and self._control_bytes <= self._limits.outbox_high_water_bytes
 
     def _queue_close(self, code: int, reason: str) -> None:
         if self._accepting and self._upgraded and code not in _NO_FRAME_CODES:

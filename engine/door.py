@@ -83,7 +83,17 @@ def next_head(parser: h11.Connection, limits: Limits) -> h11.Request | None:
         raise DoorFailed(str(error), None if parser.trailing_data[1] else answer) from None
     if isinstance(event, h11.ConnectionClosed):
         raise DoorFailed("the peer hung up")
-    return event if isinstance(event, h11.Request) else None
+    if not isinstance(event, h11.Request):
+        return None
+    if _head_bytes(event) > limits.max_head_bytes:  # it came in one piece, which the parser does not bound
+        raise DoorFailed("a head that is too large", refusal("head_too_large", limit=limits.max_head_bytes))
+    return event
+
+
+def _head_bytes(request: h11.Request) -> int:
+    """Without the empty line at its end."""
+    fields = sum(len(name) + len(value) + len(b"\r\n: ") for name, value in request.headers.raw_items())
+    return len(request.method) + len(request.target) + len(b"  HTTP/1.1") + fields
 
 
 async def _receive(stream: trio.abc.Stream, limits: Limits) -> bytes | bytearray:

@@ -19,7 +19,8 @@ MAX_CLOSE_REASON_BYTES = 123
 
 TEXT, CLOSE = 0x81, 0x88
 """First bytes of the two kinds of whole frames that are made here."""
-_CONTROL, _FINAL, _MASKED = 0x08, 0x80, 0x80
+CONTROL = 0x08
+_FINAL, _MASKED = 0x80, 0x80
 medium_header = struct.Struct("!BBH").pack
 """Of a frame of 126 to 65,535 bytes: first byte, 126 and perhaps the mask's mark, size."""
 # The same end of a head as h11 sees: two readers that disagree about it would count different frames.
@@ -155,7 +156,7 @@ class InboundFrames:
         size = end.end() - len(self._head_tail) if end else len(data)
         self._head_bytes += size
         self._head_tail, self._in_head = seen[-2:], end is None
-        if self._head_bytes > self.limits.max_head_bytes:
+        if self._head_bytes > self.limits.max_head_bytes + len(b"\r\n\r\n"):  # as the door counts it
             self._violate(1009, f"more than {self.limits.max_head_bytes} bytes of headers")
         return size
 
@@ -178,7 +179,7 @@ class InboundFrames:
         self._recent_frames += 1
         if self._recent_frames > self.limits.max_frames_per_second:
             self._violate(1008, f"more than {self.limits.max_frames_per_second} frames in a second")
-        elif first & _CONTROL:
+        elif first & CONTROL:
             self.peer_closing = self.peer_closing or first & 0x0F == CLOSE & 0x0F
             if size > 125:
                 self._violate(1002, "a control frame of more than 125 bytes")

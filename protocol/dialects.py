@@ -139,6 +139,12 @@ INJECT: Final = Dialect(
     suspended_endings={**_SUSPENDED, Ending.EXPIRED: _COMPLETED, Ending.DRAINED: _COMPLETED},
 )
 CREATE: Final = Dialect(name="create", suspends=False, usage_per_segment=True, steerable=True)
-HTTP: Final = Dialect(name="http", suspends=False, usage_per_segment=True)
+HTTP: Final = Dialect(
+    name="http",
+    suspends=False,
+    usage_per_segment=True,
+    # who has left hears nothing, but another reader may be there, or come, and a stream has one end (10.3)
+    sampling_endings={**_SAMPLING, Ending.DISCONNECTED: _SAMPLING[Ending.CANCELLED]},
+)
 
 DIALECTS: Final[Mapping[str, Dialect]] = {row.name: row for row in (APPEND, INJECT, CREATE, HTTP)}

@@ -278,6 +278,31 @@ async def test_unsent_bytes_are_bounded(
         assert stream.failure == failure
 
 
+async def test_pings_wait_behind_a_message_that_is_larger_than_the_bound(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A keep-alive does not break what is only large, and a flood of them is bounded all the same."""
+    limits = Limits(max_outbox_bytes=1000, outbox_high_water_bytes=100)
+    ping = frame(FINAL | PING, b"")
+    async with running(limits, on_send=trio.sleep_forever) as (stream, _peer):
+        assert stream.queue_texts([b"x" * 5000])
+        for _ in range(100 // len(ping)):
+            await stream.send_all(ping)
+        with pytest.raises(trio.BrokenResourceError, match="overflow"):
+            await stream.send_all(ping)
+
+
+async def test_room_for_pings_comes_back(autojump_clock: trio.testing.MockClock) -> None:
+    """Those that were sent meanwhile do not count when the next large message goes out."""
+    limits = Limits(max_outbox_bytes=1000, outbox_high_water_bytes=100)
+    async with running(limits) as (stream, peer):
+        for _ in range(3):
+            assert stream.queue_texts([b"x" * 5000])
+            for _ in range(40):
+                await stream.send_all(frame(FINAL | PING, b""))
+            assert [(await peer.read_frame())[0] for _ in range(41)] == [FINAL | TEXT, *[FINAL | PING] * 40]
+
+
 async def test_a_cancelled_write_breaks_the_connection(autojump_clock: trio.testing.MockClock) -> None:
     """After a write was cancelled in mid-frame nothing more is sent: the peer's parser could be anywhere."""
     ours, _theirs = trio.testing.memory_stream_pair()

@@ -139,6 +139,19 @@ async def test_a_head_may_be_so_large_and_no_larger(limits, beyond_bytes, status
         await peer.stream.aclose()
 
 
+@pytest.mark.parametrize("beyond_bytes", [0, 1])
+@pytest.mark.parametrize("request_text", [b"GET /health HTTP/1.1\r\nHost: x", REQUEST.removesuffix(b"\r\n")])
+async def test_a_head_in_one_piece_has_the_same_bound(request_text, beyond_bytes, autojump_clock):
+    """However it comes, and whichever way it would go: it is answered, and too large is 431."""
+    head = (request_text + b"\r\nX: ").ljust(LIMITS.max_head_bytes + beyond_bytes, b"y")
+    async with serving(engine()) as served:
+        peer = WirePeer(await served.open_stream())
+        await peer.send(head + b"\r\n\r\n")
+        status = (await peer.read_head())[9:12]
+        assert (status == b"431") == bool(beyond_bytes), status
+        await peer.stream.aclose()
+
+
 async def test_a_silent_stranger_is_closed_in_time(autojump_clock):
     """Half a head, then nothing: the deadline of the handshake ends it, without an answer."""
     async with serving(engine()) as served:

@@ -33,7 +33,6 @@ LIBRARY = (
     "fractions",
     "heapq",
     "shlex",
-    "statistics",
     "textwrap",
     "types",
 )

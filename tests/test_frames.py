@@ -152,9 +152,9 @@ def test_the_head_ends_where_h11_sees_it_end(line_end: bytes) -> None:
 
 
 def test_an_endless_head_is_refused() -> None:
-    """A head may have so many bytes and no more."""
+    """A head may have so many bytes, and the empty line at its end, and no more."""
     counter = InboundFrames(Limits(max_head_bytes=2000))
-    assert counter.admit(b"x" * 2000, 0.0) == 2000
+    assert counter.admit(b"x" * 2004, 0.0) == 2004
     assert counter.admit(b"x", 0.0) == 0
     assert counter.violation == (1009, "more than 2000 bytes of headers")
 

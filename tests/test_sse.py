@@ -268,6 +268,24 @@ async def test_a_follower_that_goes_away_stops_nothing(autojump_clock):
         assert 200 == (await creator.answer()).status
 
 
+async def test_a_creator_that_goes_away_ends_it_for_its_followers(autojump_clock):
+    """Who follows hears that it was cancelled, and who comes later hears the same: a stream has one end."""
+    async with http([[*say("one two"), Stall(40), *say(" three"), END]]) as (served, peer):
+        creator, follower = await peer(), await peer()
+        await creator.send("POST", "/v1/responses", {"model": "m", "input": "hi", "stream": True})
+        await creator.head()
+        (live,) = served.server.live
+        await follower.send("GET", f"/v1/responses/{live.response_id}?stream=true")
+        await trio.sleep(1)
+        await creator.stream.aclose()
+        followed = await follower.answer()
+        again = await replay(await peer(), live.response_id)
+    (_, ended), done = followed.events[-2:]
+    assert ("response.failed", "cancelled") == (ended["type"], ended["response"]["status"])
+    assert ("", "[DONE]") == done
+    assert followed.body.replace(b": ping\n\n", b"") == again.body
+
+
 async def test_what_is_no_longer_kept_is_a_gap(autojump_clock):
     """Only so many bytes of events are kept: from what is left on it can be replayed, from before it is refused."""
     async with http([[*say("word " * 300), END]], limits=Limits(max_kept_event_bytes=20_000)) as (_, peer):
