@@ -138,7 +138,7 @@ class Doorkeeper:
         if owner is None:
             raise refusal("origin" if origins and not shown else "invalid_api_key")
         if "null" in origins:
-            raise refusal("origin")
+            raise refusal("opaque_origin")
         return owner
 
     def _owner_of_header(self, shown: str) -> str | None:

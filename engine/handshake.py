@@ -1,14 +1,19 @@
 """The opening handshake around the library: what a client asked for, how it is refused, and how it fails."""
 
+import re
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 from urllib.parse import SplitResult, parse_qsl
 
 import attrs
 import trio
 
 from engine.config import Limits
+
+_SERVER: Final = re.compile(r"^https?://[^/?]*", re.IGNORECASE)
+"""Before the path, where a client asks as if we were a proxy (RFC 9112, 3.2.2: it is to be taken)."""
 
 
 class HandshakeFailed(Exception):  # noqa: N818  # named beside TransportClosed
@@ -58,14 +63,14 @@ def read_handshake(
     target: str, raw_headers: Sequence[tuple[bytes, bytes]], subprotocols: Sequence[str]
 ) -> Handshake:
     """The request as the library has read it; it takes the subprotocols out of the headers, here they are back."""
-    path, _, query = target.partition("?")
+    path, _, query = _SERVER.sub("", target).partition("?")
     first_values: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         first_values.setdefault(name, value)
     headers = header_texts(raw_headers)
     if subprotocols:
         headers += (("sec-websocket-protocol", ", ".join(subprotocols)),)
-    return Handshake(path, first_values, headers)
+    return Handshake(path or "/", first_values, headers)
 
 
 def refuse_malformed(handshake: Handshake) -> Refusal | None:

@@ -215,6 +215,12 @@ CATALOGUE: Final[Mapping[str, Row]] = {
     # the door
     "invalid_api_key": Row("invalid_api_key", "Incorrect API key provided.", None, 401),
     "origin": Row(None, "Requests from this origin are not allowed without a key.", None, 403),
+    "opaque_origin": Row(
+        None,
+        "Requests of a page without an origin (Origin: null) are not allowed, with a key either.",
+        None,
+        403,
+    ),
     "not_found": Row(
         None, "Nothing is served at this path; WebSocket clients connect to /v1/responses.", None, 404
     ),

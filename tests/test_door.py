@@ -118,6 +118,16 @@ async def test_bad_requests_have_an_answer(request_text, status, autojump_clock)
         await peer.stream.aclose()
 
 
+@pytest.mark.parametrize("target", [b"/health", b"http://x/health", b"HTTPS://x:1/health?a=/v1/responses"])
+async def test_a_target_may_name_the_server(target, autojump_clock):
+    """As in a request to a proxy: the path is what comes after it."""
+    async with serving(engine()) as served:
+        peer = WirePeer(await served.open_stream())
+        await peer.send(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200" == (await peer.read_head())[9:12]
+        await peer.stream.aclose()
+
+
 @pytest.mark.parametrize(
     ("limits", "beyond_bytes", "status"),
     [

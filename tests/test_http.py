@@ -191,7 +191,7 @@ async def test_metrics_are_text_and_have_the_counts(autojump_clock):
         ("sk-a", [], "invalid_api_key"),
         ("sk-a", bearer("sk-b"), "invalid_api_key"),
         ("sk-a", [("Origin", "https://example.com")], "origin"),
-        ("sk-a", [*bearer("sk-a"), ("Origin", "null")], "origin"),
+        ("sk-a", [*bearer("sk-a"), ("Origin", "null")], "opaque_origin"),
         (KEYS, bearer("sk-b"), None),
     ],
 )

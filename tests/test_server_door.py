@@ -124,7 +124,7 @@ async def test_another_path_is_not_found(target, autojump_clock):
         (None, [BEARER], None),
         (KEY, [BEARER], None),
         (KEY, [BEARER, FOREIGN], None),
-        (KEY, [BEARER, NULL_ORIGIN], "origin"),
+        (KEY, [BEARER, NULL_ORIGIN], "opaque_origin"),
         (KEY, [FOREIGN], "origin"),
         (KEY, [], "invalid_api_key"),
         (KEY, [("Authorization", "Bearer sk-wrong")], "invalid_api_key"),
