@@ -1,6 +1,6 @@
 """One rollout of two tools at once and one alone, in each form: traces of the real engine, in virtual time."""
 
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -17,6 +17,43 @@ GAP_SECONDS: Final = 0.5
 TOOLS: Final = [
     {"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("look", "search")
 ]
+
+
+def _ended(kind: str, **members: Any) -> dict[str, Any]:
+    return {"type": f"response.{kind}", "response": {"id": "resp_1", "status": kind, **members}}
+
+
+def _done(**members: Any) -> dict[str, Any]:
+    item = {"type": "function_call", "id": "a", "call_id": "c", "name": "f", **members}
+    return {"type": "response.output_item.done", "item": item}
+
+
+def _created(response: Any) -> dict[str, Any]:
+    return {"type": "response.created", "response": response}
+
+
+ODD_FRAMES: Final[tuple[dict[str, Any], ...]] = (
+    _ended("failed", error="boom"),
+    _ended("failed", error={"code": ["boom"]}),
+    _ended("incomplete", incomplete_details="x", usage="x"),
+    _ended("completed", usage=[1]),
+    _ended("completed", usage={"input_tokens": "many", "output_tokens": 2, "input_tokens_details": "x"}),
+    _ended("completed") | {"response": None},
+    _ended("completed", status=["completed"]),
+    _done(call_id=["c"], name=7),
+    _done(id=["a"]),
+    {"type": "response.output_item.done", "item": None},
+    {"type": "response.output_item.done", "item": []},
+    {"type": "response.output_item.added"},
+    _created([1]),
+    _created("resp_1"),
+    _created({"id": ["a"], "created_at": "2024-01-01", "model": {"a": 1}}),
+    {"type": "error", "error": "boom"},
+    {"type": "http.response", "status": "500", "body": "boom"},
+    {"type": "http.response", "status": 500, "body": {"error": "boom"}},
+    {"type": "http.response", "status": 200, "body": {"object": "response", "output": [None]}},
+)
+"""What no server should say."""
 
 
 def recorded(form: Form, *, rollouts: int = 1) -> list[bytes]:

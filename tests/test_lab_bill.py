@@ -60,9 +60,10 @@ def body(*items, more=""):
     return f'{{"model":"m","input":[{",".join(items)}]{more},"tools":{TOOLS}}}'
 
 
-def usage(read, cached, sampled):
+def usage(read, cached, sampled, reasoning=None):
     """As a server says it."""
-    return f'{{"input_tokens":{read},"input_tokens_details":{{"cached_tokens":{cached}}},"output_tokens":{sampled}}}'
+    details = "" if reasoning is None else f',"output_tokens_details":{{"reasoning_tokens":{reasoning}}}'
+    return f'{{"input_tokens":{read},"input_tokens_details":{{"cached_tokens":{cached}}},"output_tokens":{sampled}{details}}}'
 
 
 def header(dialect, **members):
@@ -363,6 +364,78 @@ def test_clocks_of_two_traces_are_not_compared():
     assert "on 2 clocks: what passed between two of them has no time" in bill.notes
 
 
+def test_traces_of_one_clock_are_compared():
+    """A trace for each request whose header says when it began: the tool took what is between them."""
+    one, two = TAP_OF_A_NAIVE_CLIENT.splitlines()[1:6], TAP_OF_A_NAIVE_CLIENT.splitlines()[6:11]
+    (bill,) = bills("\n".join([header("http", began_s=0.25), *one, header("http", began_s=0.75), *two]))
+    # the tool: 0.25 + 2.0 to 0.75 + 5.0
+    assert bill.seconds == about({"waiting": 1.1, "sampling": 1.4, "tools": 3.5, "idle": 0.0})
+    assert bill.notes == ()
+
+
+def test_traces_that_overlap_take_no_time_back():
+    """The end of one, written before the beginning of the next, may be after it."""
+    one, two = TAP_OF_A_NAIVE_CLIENT.splitlines()[1:6], TAP_OF_A_NAIVE_CLIENT.splitlines()[6:11]
+    (bill,) = bills("\n".join([header("http", began_s=4), *one, header("http", began_s=0), *two]))
+    # 5.0 to 6.0 and 6.0 to 6.1 in the first; of the second, which began at 5.0, what is after 6.1
+    assert bill.wall_seconds == about(6.5 - 5.0)
+    assert min(bill.seconds.values()) >= 0
+
+
+FAILED = '{"type":"response.failed","response":{"id":"resp_2","status":"failed"}}'
+CANCELLED = FAILED.replace("failed", "cancelled")
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [[line(6.4, "c2", "out", FAILED)], [line(6.4, "c2", "out", CANCELLED)], []],
+    ids=["failed", "cancelled", "cut off"],
+)
+def test_request_whose_answer_failed_is_tried_again(ending):
+    """The same history once more is the same rollout, and nothing in it is new."""
+    history = body(USER, CALL, OUTPUT)
+    (bill,) = bills(
+        "\n".join(
+            [
+                *TAP_OF_A_NAIVE_CLIENT.splitlines()[:6],
+                post(5.0, "c2", history),
+                created(5.2, "c2", "resp_2"),
+                *ending,
+                post(9.0, "c3", history),
+                created(9.1, "c3", "resp_3"),
+                over(9.2, "c3", "resp_3", usage(150, 0, 20)),
+            ]
+        )
+    )
+    # 1 + 3 + 3 items; the user's and the call again, then all three
+    assert (bill.responses, bill.sending.items, bill.sending.resent_items) == (3, 7, 5)
+    assert (bill.reading.input_tokens, bill.reading.redone_tokens) == (250, 110)
+    assert bill.notes == ("no usage in 1 of its 3 answers: tokens are those of the others",)
+
+
+def test_answer_that_failed_is_tried_again_without_requests():
+    """A guess, as any other there."""
+    text = SSE_OF_A_NAIVE_CLIENT.replace('"type":"function_call","call_id":"c2"', '"type":"message"')
+    first, last = bills(text)
+    assert (first.responses, last.responses) == (2, 1)
+    (bill,) = bills(
+        text.replace(
+            '"response.completed","response":{"id":"resp_2"', '"response.failed","response":{"id":"resp_2"'
+        )
+    )
+    assert (bill.responses, bill.guessed) == (3, True)
+
+
+def test_responses_without_an_id_are_counted():
+    """Each is one, and none has a name."""
+    text = SSE_OF_A_NAIVE_CLIENT
+    for number in (1, 2, 3):
+        text = text.replace(f'"id":"resp_{number}",', "")
+    (bill,) = bills(text)
+    assert (bill.response_id, bill.responses) == (None, 3)
+    assert bill.reading.input_tokens == 450
+
+
 def test_response_that_is_read_on_elsewhere_is_counted_once():
     """Its events come a second time on another connection."""
     text = "\n".join([TAP_OF_A_SUSPENDED_RESPONSE, created(5.0, "c2", "resp_1"), delta(5.1, "c2")])
@@ -393,13 +466,71 @@ def test_parallel_calls_begin_to_wait_with_the_last():
 
 
 def test_missing_usage_is_said():
-    """No usage, no tokens, and no estimate that would need them."""
+    """No usage, no tokens, and no estimate that would need them; the tokens of other answers are what they are."""
     text = TAP_OF_A_SUSPENDED_RESPONSE.replace(usage(120, 110, 5), "null")
     (bill,) = bills(text)
-    assert bill.reading is None
+    assert (bill.reading.input_tokens, bill.reading.output_tokens) == (100, 10)
     assert bill.instead["http"].seconds_saved is None
-    assert "no usage in 1 of its answers: no tokens" in bill.notes
+    assert "no usage in 1 of its 2 answers: tokens are those of the others" in bill.notes
+    text = text.replace(usage(100, 0, 10), "null")
+    (bill,) = bills(text)
+    assert bill.reading is None
+    assert "no usage in 2 of its 2 answers: no tokens" in bill.notes
     assert totals(text)["tokens"] is None
+
+
+def test_answer_that_is_cut_off_has_no_usage():
+    """It is not passed over: what it read and said is not known."""
+    (bill,) = bills("\n".join(TAP_OF_A_SUSPENDED_RESPONSE.splitlines()[:-1]))
+    assert bill.reading.input_tokens == 100
+    assert bill.notes == ("no usage in 1 of its 2 answers: tokens are those of the others",)
+    (bill,) = bills("\n".join(TAP_OF_A_SUSPENDED_RESPONSE.splitlines()[:6]))
+    assert bill.notes == ("1 call without an answer at its end",)  # it pauses, and has said what it used
+
+
+REASONING = '{"type":"reasoning","id":"rs_1","summary":[]}'
+
+
+@pytest.mark.parametrize(
+    ("items", "done_again"),
+    [((USER, CALL, OUTPUT), 50), ((USER, REASONING, CALL, OUTPUT), 250)],
+    ids=["left out", "sent back"],
+)
+def test_reasoning_is_read_again_if_it_is_sent_back(items, done_again):
+    """Else the next answer cannot have read it."""
+    (bill,) = bills(
+        "\n".join(
+            [
+                header("http"),
+                post(1.0, "c1", body(USER)),
+                created(1.3, "c1", "resp_1"),
+                item_done(1.9, "c1", REASONING),
+                item_done(2.0, "c1", CALL),
+                over(2.1, "c1", "resp_1", usage(1000, 0, 500, reasoning=450)),
+                post(5.0, "c2", body(*items)),
+                created(5.2, "c2", "resp_2"),
+                over(6.5, "c2", "resp_2", usage(1250, 1000, 20)),
+            ]
+        )
+    )
+    # of 1,250 the server had 1,000, and of the 500 that were sampled those that came back: 50, or all
+    assert bill.reading.redone_tokens == done_again
+
+
+def test_reasoning_is_taken_to_be_left_out_without_requests():
+    """That is said."""
+    text = SSE_OF_A_NAIVE_CLIENT.replace(
+        '"output_tokens":10}', '"output_tokens":10,"output_tokens_details":{"reasoning_tokens":8}}'
+    )
+    (bill,) = bills(text)
+    assert bill.reading.redone_tokens == 88 - 8
+    assert "its reasoning is taken not to have been sent back" in bill.notes
+
+
+def test_answers_that_do_not_begin_are_said():
+    """A log that has only the ends of its answers has no rollout, and it is said why."""
+    text = "\n".join([header("http"), over(1.0, "c1", "resp_1", usage(1, 0, 1))])
+    assert totals(text)["notes"] == ["an answer that does not begin in this log: it is not counted"]
 
 
 def test_unknown_cached_tokens_are_not_none_cached():
@@ -609,6 +740,7 @@ def test_command_says_it_for_people(log):
     assert code == 0
     assert "1 rollout, 3 responses, 1 call" in said
     assert "1,007 B in 4 requests; 677 B (67%) again, 11 of 14 items" in said
+    assert "280 of them sent again" in said
     assert "waiting 1.50 s, sampling 1.90 s, tools 3.00 s, idle 3.00 s" in said
     assert "as suspended  " in said
     assert "0.667 s a response over HTTP" in said
@@ -620,6 +752,7 @@ def test_command_says_what_a_log_does_not_show(log):
     code, said, _ = run(log(SSE_OF_A_NAIVE_CLIENT))
     assert code == 0
     assert said.count("the log does not show it") == 2
+    assert "280 of them probably sent again" in said
     assert "no times in this log: no seconds" in said
     assert "http?" in said  # a guess
 
@@ -636,6 +769,13 @@ def test_no_log_is_complained_of_and_the_others_are_billed(log):
     assert code == bill_command.NO_TRACE
     assert "1,007 B" in said
     assert len(complaint.splitlines()) == 2
+
+
+def test_what_cannot_be_read_has_no_totals(log):
+    """Nothing is said of a log that is none, but why."""
+    code, said, complaint = run(log("nonsense\n"))
+    assert (code, said) == (bill_command.NO_TRACE, "")
+    assert complaint
 
 
 def test_log_with_nothing_to_bill_is_told_apart(log):

@@ -13,7 +13,7 @@ from demos.lab.exchanges import exchanges_of
 from demos.lab.lives import FIRST, INTAKE, RESUMING, SAMPLING, SUSPENDED
 from demos.lab.tracks import Slice, lay
 from protocol import trace
-from tests.lab_traces import FORMS, GAP_SECONDS, LOOK_SECONDS, SEARCH_SECONDS, recorded
+from tests.lab_traces import FORMS, GAP_SECONDS, LOOK_SECONDS, ODD_FRAMES, SEARCH_SECONDS, recorded
 from tests.trace_processor import errors, query
 
 SLICES = (
@@ -378,6 +378,26 @@ def test_a_connection_that_ends_cuts_off_its_response():
         assert [event for event in events if event["ph"] in "stf"] == []
 
 
+@pytest.mark.parametrize("begun", [[created(1, 1)], []])
+@pytest.mark.parametrize("frame", ODD_FRAMES, ids=str)
+def test_odd_frames_of_a_server_are_shown(frame, begun):
+    """Members that are not what they should be are taken for missing, before a response and in it; there is a picture all the same."""
+    events = picture(written("create", (0, "in", CREATE), *begun, (2, "out", frame)))
+    assert len(spans(events, "response")) == 1
+    assert orjson.dumps(events)
+
+
+def test_a_log_without_requests_does_not_say_that_a_call_was_never_answered():
+    """Nobody recorded it; the file says so."""
+    call = {"kind": "function_call", "name": "look", "call_id": "call_1"}
+    lines = written("http", created(1, 1), *said(1, begins=2, ends=3, **call), over(4, 1), directions=["out"])
+    [tool] = spans(picture(lines), "tool")
+    assert tool["args"] == {"call_id": "call_1"}
+    assert perfetto.trace_of(exchanges_of(lines, "t"))["otherData"]["notes"] == (
+        "t, http: no requests in this log; when a call got its output is not known"
+    )
+
+
 def test_lanes_are_tracks():
     """Responses that run at once on two lanes of a connection stand on two tracks, each with its own items."""
     lines = written(
@@ -513,6 +533,12 @@ def test_the_command_says_which_file_is_no_trace(tmp_path):
     other.write_text("nothing of the kind\n")
     with pytest.raises(trace.TraceError, match=r"notes.txt: "):
         perfetto.run(parsed(other, "--out", tmp_path / "out.json"))
+
+
+def test_the_command_says_which_file_is_not_there(tmp_path):
+    """A file that cannot be read is no trace either, and wrong usage."""
+    with pytest.raises(trace.TraceError, match=r"No such file.*missing.jsonl"):
+        perfetto.run(parsed(tmp_path / "missing.jsonl", "--out", tmp_path / "out.json"))
 
 
 def test_the_same_trace_gives_the_same_picture():

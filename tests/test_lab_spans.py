@@ -10,7 +10,7 @@ from demos.lab import conventions as names
 from demos.lab import spans
 from demos.lab.exchanges import exchanges_of
 from protocol import trace
-from tests.lab_traces import FORMS, LOOK_SECONDS, SEARCH_SECONDS, recorded
+from tests.lab_traces import FORMS, LOOK_SECONDS, ODD_FRAMES, SEARCH_SECONDS, recorded
 
 pytest.importorskip("opentelemetry.sdk", reason="needs the extra lab")
 telemetry = pytest.importorskip("demos.lab.telemetry", reason="needs the extra lab")
@@ -225,6 +225,59 @@ def test_what_never_ended_is_an_error():
     assert {"gen_ai.response.id" in span.attributes for span in refused.spans} == {False}
 
 
+@pytest.mark.parametrize("created", [CREATED, None])
+@pytest.mark.parametrize("frame", ODD_FRAMES, ids=str)
+def test_odd_frames_of_a_server_are_told(frame, created):
+    """Members that are not what they should be are taken for missing, before a response and in it; there are spans all the same."""
+    frames = [(1, "out", each) for each in (created, frame) if each is not None]
+    one = of(written("create", (0, "in", CREATE), *frames))
+    assert len(named(one, "invoke_agent")) == 1
+
+
+def test_tokens_that_were_not_said_are_not_none():
+    """A usage without details has none of what they would say, for a turn and for its rollout; what is no number is not told."""
+    answer = ended("completed", usage={"input_tokens": 7, "output_tokens": "many"})
+    one = of(written("create", (0, "in", CREATE), (1, "out", CREATED), (2, "out", answer)))
+    for span in one.spans:
+        assert {name: value for name, value in span.attributes.items() if ".usage." in name} == {
+            "gen_ai.usage.input_tokens": 7
+        }
+
+
+CALLED = {
+    "type": "response.output_item.done",
+    "item": {"type": "function_call", "id": "fc_1", "name": "look", "call_id": "call_1"},
+}
+PIECE = {"type": "response.output_text.delta", "delta": "o"}
+
+
+def unasked(*times):
+    """An answer with a piece and a call, without its request."""
+    frames = (CREATED, PIECE, CALLED, ended("completed"))
+    records = [(t, "out", frame) for t, frame in zip(times, frames, strict=True)]
+    return written("http", *records, directions=["out"])
+
+
+def test_a_log_without_requests_has_no_tools_that_failed():
+    """When a call got its output is not known: it is neither an error nor measured; the turn is."""
+    one = of(unasked(0, 1, 2, 3))
+    [tool] = named(one, "execute_tool")
+    assert "error.type" not in tool.attributes
+    assert tool.status.is_ok
+    assert {name: count for name, (count, _) in measured(one).items()} == {
+        "gen_ai.client.operation.duration": 1,
+        "gen_ai.client.operation.time_to_first_chunk": 1,
+    }
+
+
+def test_a_log_without_times_has_no_measurements():
+    """No duration and no first piece at 0 s: nobody took the time."""
+    one = of(unasked(0, 0, 0, 0))
+    [turn] = named(one, "chat")
+    assert measured(one) == {}
+    assert "gen_ai.response.time_to_first_chunk" not in turn.attributes
+
+
 # --- metrics ---------------------------------------------------------------------------------------------------------
 
 
@@ -342,3 +395,14 @@ def test_the_command_refuses_a_trace_without_responses(tmp_path):
     with pytest.raises(trace.TraceError, match=r"no response in .*empty.jsonl; record one with --trace"):
         spans.run(parsed(empty, "--out", tmp_path / "out.jsonl"))
     assert [path.name for path in tmp_path.iterdir()] == ["empty.jsonl"]
+
+
+def test_the_command_says_what_a_log_does_not_show(tmp_path, capsys):
+    """No times, no requests: a note for each, after the files."""
+    log, out = tmp_path / "log.jsonl", tmp_path / "told.jsonl"
+    log.write_bytes(b"".join(unasked(0, 0, 0, 0)))
+    assert spans.run(parsed(log, "--out", out)) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "note: log, http: no times in this log, all are shown as 0",
+        "note: log, http: no requests in this log; when a call got its output is not known",
+    ]

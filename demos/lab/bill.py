@@ -50,7 +50,7 @@ class Sending:
 
 @attrs.frozen
 class Reading:
-    """What the model read and said, by the server's own account."""
+    """What the model read and said, by the server's own account; of answers without a usage nothing is in it."""
 
     input_tokens: int
     uncached_tokens: int | None
@@ -110,7 +110,7 @@ def bill_of(chain: Chain) -> Bill:
 
 
 def _reading(chain: Chain) -> Reading | None:
-    if not chain.segments or chain.segments_without_usage:
+    if not chain.segments:
         return None
     return Reading(
         input_tokens=sum(segment.input_tokens for segment in chain.segments),
@@ -124,15 +124,23 @@ def _reading(chain: Chain) -> Reading | None:
 def _notes(chain: Chain) -> Iterator[str]:
     if chain.guessed:
         yield "its responses were put together by their order"
-    if chain.segments_without_usage:
-        yield f"no usage in {chain.segments_without_usage} of its answers: no tokens"
-    elif chain.segments and chain.uncached_tokens is None:
+    if chain.answers_without_usage:
+        answers = len(chain.segments) + chain.answers_without_usage
+        tokens = "tokens are those of the others" if chain.segments else "no tokens"
+        yield f"no usage in {chain.answers_without_usage} of its {answers:,} answers: {tokens}"
+    if chain.segments and chain.uncached_tokens is None:
         yield "the usage does not say what was cached"
+    if not chain.sent.requests and _has_lost_reasoning(chain):
+        yield "its reasoning is taken not to have been sent back"
     if chain.clocks > 1:
         yield f"on {chain.clocks} clocks: what passed between two of them has no time"
     if chain.pending:
         count = len(chain.pending)
         yield f"{count} call{'' if count == 1 else 's'} without an answer at its end"
+
+
+def _has_lost_reasoning(chain: Chain) -> bool:
+    return chain.leaves_out_reasoning and any(segment.reasoning_tokens for segment in chain.segments[:-1])
 
 
 def _instead(chain: Chain, form: Form) -> Instead:
@@ -152,7 +160,7 @@ def _bytes_instead(chain: Chain, form: Form) -> int | None:
 
 def _seconds_saved(chain: Chain, form: Form) -> tuple[float, float] | None:
     """With none and with all of the work on the history saved, by the form that has none of it."""
-    if not chain.segments or chain.segments_without_usage or chain.is_usage_whole:
+    if not chain.segments or chain.answers_without_usage or chain.is_usage_whole:
         return None  # without a usage for each stretch the contexts are not known
     low, high = sorted(_saved_with(chain, form, share) for share in (0.0, 1.0))
     return low, high

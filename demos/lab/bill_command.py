@@ -83,7 +83,7 @@ def run(arguments: Namespace, out: TextIO | None = None, errors: TextIO | None =
         for bill in bills:
             print(orjson.dumps(as_json(bill)).decode(), file=out)
         print(orjson.dumps({"totals": {**totals, "exit_code": code}}).decode(), file=out, flush=True)
-    else:
+    elif bills or code != NO_TRACE:
         _show(bills, totals, out)
     return code
 
@@ -210,7 +210,8 @@ def _rows(totals: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "the log does not show it"
         if tokens is None
         else (
-            f"{_number(tokens['input_tokens'])} tokens of input, {_number(tokens['resent_tokens'])} of them sent again; "
+            f"{_number(tokens['input_tokens'])} tokens of input, {_number(tokens['resent_tokens'])} of them "
+            f"{'' if sent and sent['of'] == count else 'probably '}sent again; "
             f"{_number(tokens['uncached_tokens'])} not cached, {_number(tokens['redone_tokens'])} of these done again; "
             f"{_number(tokens['output_tokens'])} sampled{_of(tokens, count)}"
         ),

@@ -12,13 +12,14 @@ A stopwatch runs from the first thing to the last and is always in one state, so
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, Final, Literal
 
 import attrs
 import orjson
 
+from demos.lab.loose import count, object_at, objects, total
 from demos.lab.published import Form
 
 State = Literal["waiting", "sampling", "tools", "idle"]
@@ -121,7 +122,9 @@ class Segment:
     cached_tokens: int | None
     output_tokens: int
     seen_tokens: int
-    """Of the input: there, or sampled, in the stretch before."""
+    """Of the input: there, or sampled and not left out since, in the stretch before."""
+    reasoning_tokens: int = 0
+    """Of the output."""
 
     @property
     def uncached_tokens(self) -> int | None:
@@ -136,10 +139,6 @@ class Segment:
         return max(0, self.uncached_tokens - (self.input_tokens - self.seen_tokens))
 
 
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
-
-
 @attrs.define(eq=False)
 class Chain:
     """A rollout while it is read."""
@@ -149,14 +148,16 @@ class Chain:
     form: Form = "suspended"
     guessed: bool = False
     """Its responses were put together by their order alone."""
-    refused: bool = False
-    """Its last request was."""
+    may_come_again: bool = False
+    """Its last request: it was refused, its answer failed, or has no end and the request a history that no other has."""
     refusals: int = 0
     responses: int = 0
     calls: int = 0
     sent: Sent = attrs.field(factory=Sent)
     segments: list[Segment] = attrs.field(factory=list)
     segments_without_usage: int = 0
+    saying: set[str] = attrs.field(factory=set)
+    """Responses that have not ended, and do not pause."""
     is_usage_whole: bool = False
     """One for several stretches."""
     seconds: dict[State, float] = attrs.field(factory=lambda: dict.fromkeys(STATES, 0.0))
@@ -168,6 +169,9 @@ class Chain:
     preamble_bytes: int = 0
     prefix: bytes | None = None
     """Of the items of its last request that brought all."""
+    brings_back: bool = False
+    """Has its client sent what the server said?"""
+    brings_reasoning: bool = False
     _known_bytes: int = 0
     _said: Counter[bytes] = attrs.field(factory=Counter)
     """What the server said and the client has not sent back yet."""
@@ -182,7 +186,12 @@ class Chain:
     def sends(self, body: Mapping[str, Any], size: int, known: int = 0) -> None:
         """A request or an append. `known`: how many of its first items were in the last one that brought all."""
         pieces = pieces_of(body.get("input"))
-        again = [*pieces[:known], *(piece for piece in pieces[known:] if self._takes_back(piece))]
+        back = [piece for piece in pieces[known:] if self._takes_back(piece)]
+        self.brings_back = self.brings_back or bool(back)
+        self.brings_reasoning = self.brings_reasoning or any(
+            item.get("type") == "reasoning" for item in objects(body.get("input"))
+        )
+        again = [*pieces[:known], *back]
         resent_items = sum(piece.size for piece in again)
         resent = resent_items + self._resent_preamble(body)
         sent = self.sent
@@ -234,15 +243,33 @@ class Chain:
     def used(self, usage: Any) -> None:
         """A stretch of sampling is over; its usage, if the server said one."""
         usage = usage if isinstance(usage, dict) else {}
-        details = usage.get("input_tokens_details")
-        cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
-        read, sampled = _count(usage.get("input_tokens")), _count(usage.get("output_tokens"))
+        cached = count(object_at(usage, "input_tokens_details").get("cached_tokens"))
+        read, sampled = count(usage.get("input_tokens")), count(usage.get("output_tokens"))
         if read is None or sampled is None or (cached or 0) > read:
             self.segments_without_usage += 1
             return
-        last = self.segments[-1] if self.segments else None
-        seen = min(read, last.input_tokens + last.output_tokens) if last else 0
-        self.segments.append(Segment(read, cached, sampled, seen))
+        reasoning = count(object_at(usage, "output_tokens_details").get("reasoning_tokens")) or 0
+        self.segments.append(
+            Segment(read, cached, sampled, min(read, self._held_tokens()), min(sampled, reasoning))
+        )
+
+    def _held_tokens(self) -> int:
+        """Of the stretch before: what the next can have read again."""
+        if not self.segments:
+            return 0
+        last = self.segments[-1]
+        left_out = last.reasoning_tokens if self.leaves_out_reasoning else 0
+        return last.input_tokens + last.output_tokens - left_out
+
+    @property
+    def leaves_out_reasoning(self) -> bool:
+        """A history is what its client sends; in other forms the server keeps what it said."""
+        return self.form == "http" and not self.brings_reasoning
+
+    @property
+    def answers_without_usage(self) -> int:
+        """Those that have no end among them."""
+        return self.segments_without_usage + len(self.saying)
 
     # --- time ---
 
@@ -250,14 +277,15 @@ class Chain:
         """Something happened; `over`: a pause, or the end of a response."""
         if clock is not self._clock:
             self._clock = clock
+            self._last_seconds = seconds
             self.clocks += 1
         else:
             goes_on = self._state == "tools" and what in {"output", "call"}
-            passed = seconds - self._last_seconds
+            passed = max(0.0, seconds - self._last_seconds)  # traces of a file may overlap
             self.seconds["sampling" if goes_on else self._state] += passed
             if self._state == "waiting" and self._sendings > 1:
                 self.later_waiting_seconds += passed
-        self._last_seconds = seconds
+        self._last_seconds = max(seconds, self._last_seconds)
         self._sendings += what == "sent"
         self._state = self._after(what)
 
@@ -276,14 +304,9 @@ class Chain:
     @property
     def redone_tokens(self) -> int | None:
         """Of all stretches; None: of one it is not known."""
-        return _sum(segment.redone_tokens for segment in self.segments)
+        return total(segment.redone_tokens for segment in self.segments)
 
     @property
     def uncached_tokens(self) -> int | None:
         """Of all stretches; None: of one it is not known."""
-        return _sum(segment.uncached_tokens for segment in self.segments)
-
-
-def _sum(counts: Iterable[int | None]) -> int | None:
-    known: Sequence[int | None] = list(counts)
-    return sum(count for count in known if count is not None) if known and None not in known else None
+        return total(segment.uncached_tokens for segment in self.segments)

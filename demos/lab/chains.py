@@ -7,17 +7,19 @@ a guess, and marked as one.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
 
 from demos.lab.chain import Chain, Piece, json_bytes, pieces_of, prefixes_of
+from demos.lab.loose import object_at, objects, text_at
 from demos.lab.published import Form
 from protocol.readers.headers import TERMINAL_TYPES
 
 _FORMS: Final[Mapping[str, Form]] = {"http": "http", "create": "create"}
 _NO_OUTPUT: Final = frozenset({"response.created", "response.in_progress", "response.queued"})
+_FAILED: Final = frozenset({"response.failed", "response.cancelled"})
 _LATER: Final = frozenset({"response.append", "response.inject"})
 
 
@@ -29,6 +31,8 @@ class _Lane:
     """Requests without an answer so far."""
     chain: Chain | None = None
     """Of the response that was created last."""
+    response_id: str = ""
+    """The response's; a server may give none."""
     said_items: bool = False
     paused: bool = False
 
@@ -46,7 +50,8 @@ class ChainReader:
         self._trace = ""
         self._dialect = ""
         self._has_requests = self._has_times = True
-        self._clock = object()
+        self._clock = self._file_clock = object()
+        self._began_s = 0.0
         self._last: Chain | None = None
 
     # --- one trace after the other ---
@@ -58,7 +63,9 @@ class ChainReader:
         self._dialect = str(header.get("dialect", ""))
         self._has_requests = "in" in header.get("directions", ("in",))
         self._has_times = False
-        self._clock = object()
+        began_s = header.get("began_s")
+        self._clock = object() if began_s is None else self._file_clock
+        self._began_s = float(began_s or 0.0)
         self._lanes.clear()
         self._last = None
         if not self._has_requests:
@@ -82,10 +89,11 @@ class ChainReader:
 
     def record(self, record: Mapping[str, Any]) -> None:
         """A record of it."""
-        frame, seconds = record.get("frame"), float(record.get("t") or 0.0)
+        frame, t = record.get("frame"), float(record.get("t") or 0.0)
         if not isinstance(frame, dict):
             return
-        self._has_times = self._has_times or seconds > 0
+        self._has_times = self._has_times or t > 0
+        seconds = self._began_s + t
         name = record.get("lane") or frame.get("stream_id") or ""
         lane = self._lanes.setdefault((str(record["conn"]), str(name)), _Lane())
         if record["dir"] == "in":
@@ -144,6 +152,7 @@ class ChainReader:
             chain.form = "create"
         chain.sends(body, json_bytes(body), known)
         chain.moment(self._clock, seconds, "sent")
+        chain.may_come_again = chain.brings_back
         if not body.get("previous_response_id") and prefixes:
             self._index(chain, prefixes[-1])
         lane.asked.append(chain)
@@ -151,12 +160,12 @@ class ChainReader:
     def _with_prefix(self, pieces: list[Piece], prefixes: list[bytes]) -> tuple[Chain | None, int]:
         """The chain that this request goes on with, and how many of its items that had sent.
 
-        All of them: it is another, with the same beginning, unless the request was refused: then it was tried again.
+        All of them: it is another, with the same beginning, unless there is no good answer: then it was tried again.
         """
         for known in range(len(prefixes), 0, -1):
             found = self._by_prefix.get(prefixes[known - 1], [])
             if known == len(pieces):
-                found = [chain for chain in found if chain.refused]
+                found = [chain for chain in found if chain.may_come_again]
             if found:
                 expecting = (chain for chain in reversed(found) if chain.expects(*pieces[known : known + 1]))
                 return next(expecting, found[-1]), known
@@ -180,35 +189,38 @@ class ChainReader:
     def _server(self, frame: Mapping[str, Any], seconds: float, lane: _Lane) -> None:
         kind = str(frame.get("type"))
         if kind == "response.created":
-            self._created(_object(frame, "response"), seconds, lane)
+            self._created(object_at(frame, "response"), seconds, lane)
         elif kind == "http.response":
             self._answered(frame, seconds, lane)
         elif kind == "error":
             self._refuse(seconds, lane)
         elif kind == "response.done" or kind in TERMINAL_TYPES:
-            self._over(_object(frame, "response"), seconds, lane, pauses=kind == "response.done")
+            self._over(object_at(frame, "response"), seconds, lane, kind)
         elif kind.startswith("response.") and kind not in _NO_OUTPUT and ".inject." not in kind:
             self._output(frame if kind == "response.output_item.done" else {}, seconds, lane)
 
     def _created(self, response: Mapping[str, Any], seconds: float, lane: _Lane) -> None:
-        response_id = str(response.get("id"))
+        response_id = text_at(response, "id") or ""
         known = self._by_response.get(response_id)
         if (
             known is not None and not lane.asked
         ):  # the client reads on elsewhere; ids may be used again in other traces
-            lane.chain = known
+            lane.chain, lane.response_id = known, response_id
             return
         if lane.asked:
             chain = lane.asked.popleft()
         else:
             chain = self._guessed(response)
             chain.pending.clear()
+            chain.may_come_again = False
             chain.moment(self._clock, seconds, "sent")
-        self._by_response[response_id] = chain
+        if response_id:
+            self._by_response[response_id] = chain
         chain.responses += 1
-        chain.refused = False
-        chain.first_response = chain.first_response or response_id
+        chain.saying.add(response_id)
+        chain.first_response = chain.first_response or response_id or None
         lane.chain = self._last = chain
+        lane.response_id = response_id
         lane.said_items = lane.paused = False
 
     def _guessed(self, response: Mapping[str, Any]) -> Chain:
@@ -218,9 +230,10 @@ class ChainReader:
         if previous is not None:
             previous.form = "create"
             return previous
-        if named is None and self._last is not None and self._last.pending and not self._has_requests:
-            self._last.guessed = True
-            return self._last
+        last = None if named is not None or self._has_requests else self._last
+        if last is not None and (last.pending or last.may_come_again):
+            last.guessed = True
+            return last
         return self._new_chain()
 
     def _answered(self, frame: Mapping[str, Any], seconds: float, lane: _Lane) -> None:
@@ -230,7 +243,7 @@ class ChainReader:
             self._refuse(seconds, lane)
         elif isinstance(body, dict) and body.get("object") == "response" and self._is_new(body):
             self._created(body, seconds, lane)
-            self._over(body, seconds, lane, pauses=False)
+            self._over(body, seconds, lane, f"response.{body.get('status')}")
 
     def _is_new(self, response: Mapping[str, Any]) -> bool:
         return bool(response.get("id")) and str(response["id"]) not in self._by_response
@@ -238,7 +251,7 @@ class ChainReader:
     def _refuse(self, seconds: float, lane: _Lane) -> None:
         if lane.asked:
             chain = lane.asked.popleft()
-            chain.refused = True
+            chain.may_come_again = True
             chain.refusals += 1
             chain.moment(self._clock, seconds, "over")
 
@@ -251,28 +264,24 @@ class ChainReader:
             chain.pending.clear()
             chain.moment(self._clock, seconds, "sent")
         lane.paused = False
-        item = _object(frame, "item")
+        chain.saying.add(lane.response_id)
+        item = object_at(frame, "item")
         if item:
             lane.said_items = True
         is_call = bool(item) and chain.says(item)
         chain.moment(self._clock, seconds, "call" if is_call else "output")
 
-    def _over(self, response: Mapping[str, Any], seconds: float, lane: _Lane, *, pauses: bool) -> None:
-        chain = self._by_response.get(str(response.get("id"))) or lane.chain
+    def _over(self, response: Mapping[str, Any], seconds: float, lane: _Lane, kind: str) -> None:
+        response_id = text_at(response, "id") or lane.response_id
+        chain = self._by_response.get(response_id) or lane.chain
         if chain is None:
+            self._note("an answer that does not begin in this log: it is not counted")
             return
         if not lane.said_items:
-            for item in _objects(response.get("output")):
+            for item in objects(response.get("output")):
                 chain.says(item)
         chain.used(response.get("usage"))
         chain.moment(self._clock, seconds, "over")
-        lane.paused = pauses
-
-
-def _object(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = parent.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _objects(values: Any) -> Iterable[Mapping[str, Any]]:
-    return (value for value in values if isinstance(value, dict)) if isinstance(values, list) else ()
+        chain.saying.discard(response_id)
+        chain.may_come_again = kind in _FAILED
+        lane.paused = kind == "response.done"

@@ -14,6 +14,7 @@ import attrs
 import orjson
 
 from demos.lab.lives import Life
+from demos.lab.loose import object_at, objects, text_at
 from protocol import readers
 from protocol.readers import TraceError
 from protocol.readers.headers import TERMINAL_TYPES
@@ -63,19 +64,32 @@ class Exchange:
     """Is the time between its traces known?"""
     has_requests: bool = True
     """Was it recorded when they came? Else a response begins with its first event."""
+    has_times: bool = True
     lives: list[Life] = attrs.field(factory=list)
     tools: list[ToolRun] = attrs.field(factory=list)
     passed: list[Passed] = attrs.field(factory=list)
     ended_s: float = 0.0
 
+    def caveats(self) -> Iterator[str]:
+        """What its trace does not show."""
+        where = f"{self.source}, {self.form}"
+        if not self.has_gaps:
+            yield f"{where}: the time between its traces was not recorded and is shown as none"
+        if not self.has_times:
+            yield f"{where}: no times in this log, all are shown as 0"
+        if self.tools and not self.has_requests:
+            yield f"{where}: no requests in this log; when a call got its output is not known"
+
 
 def exchanges_in(path: Path) -> list[Exchange]:
-    """Those of a trace file, or of a log that can be read as one, in the order in which they begin. `TraceError`; `OSError`."""
-    with path.open("rb") as file:
-        try:
+    """Those of a trace file, or of a log that can be read as one, in the order in which they begin. `TraceError`."""
+    try:
+        with path.open("rb") as file:
             return exchanges_of(file, path.stem)
-        except TraceError as error:
-            raise TraceError(f"{path}: {error}", error.line) from error
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}", error.line) from error
+    except OSError as error:
+        raise TraceError(str(error)) from error
 
 
 def exchanges_of(chunks: Iterable[bytes], source: str) -> list[Exchange]:
@@ -83,6 +97,7 @@ def exchanges_of(chunks: Iterable[bytes], source: str) -> list[Exchange]:
     timed: dict[str, list[tuple[float, dict[str, Any]]]] = {}
     gaps: dict[str, bool] = {}
     blind: dict[str, bool] = {}
+    clocked: dict[str, bool] = {}
     over_s = 0.0
     for header, records in _traces(chunks):
         form = _form_of(header, records)
@@ -90,11 +105,21 @@ def exchanges_of(chunks: Iterable[bytes], source: str) -> list[Exchange]:
         offset_s = over_s if began_s is None else float(began_s)
         gaps[form] = (began_s is not None or not timed.get(form)) and gaps.get(form, True)
         blind[form] = blind.get(form, False) or "in" not in header.get("directions", ("in",))
+        clocked[form] = clocked.get(form, False) or any(record.get("t") for record in records)
         mine = timed.setdefault(form, [])
         mine += [(offset_s + record.get("t", 0.0), record) for record in records]
         over_s = max([over_s, *(t for t, _ in mine[-1:])])
     return [
-        _exchange(Exchange(form, source, has_gaps=gaps[form], has_requests=not blind[form]), mine)
+        _exchange(
+            Exchange(
+                form,
+                source,
+                has_gaps=gaps[form],
+                has_requests=not blind[form],
+                has_times=clocked[form],
+            ),
+            mine,
+        )
         for form, mine in timed.items()
     ]
 
@@ -119,7 +144,7 @@ def _form_of(header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) ->
     """A connection on which responses are injected into is traced as one of creates."""
     form = str(header["dialect"])
     injects = any(
-        (_frame(record).get("multi_agent") or {}).get("enabled")
+        object_at(object_at(record, "frame"), "multi_agent").get("enabled")
         for record in records
         if record["dir"] == "in"
     )
@@ -155,13 +180,13 @@ class _Reader:
 
     def read(self, record: Mapping[str, Any], t: float) -> None:
         """The next record."""
-        frame, connection = _frame(record), record["conn"]
+        frame, connection = object_at(record, "frame"), record["conn"]
         self._exchange.ended_s = t
         if record["dir"] == "hook":
             self._hook(frame, connection, t)
             return
         self._exchange.passed.append(Passed(connection, t, record["dir"] == "in", _size(record, frame)))
-        lane_name = frame.get("stream_id") or record.get("lane") or _DEFAULT_LANE
+        lane_name = text_at(frame, "stream_id") or record.get("lane") or _DEFAULT_LANE
         lane = self._lanes.setdefault((connection, lane_name), _Lane())
         if record["dir"] == "in":
             self._client(frame, lane, Life(connection, lane_name, _body(frame), t))
@@ -184,17 +209,16 @@ class _Reader:
             self._exchange.lives.append(life)
             self._outputs(life.request, life)
         elif kind in _MORE:
-            taker = self._by_id.get(frame.get("response_id", "")) or lane.life
+            taker = self._by_id.get(text_at(frame, "response_id") or "") or lane.life
             if taker is not None:
                 self._outputs(frame, taker, life.asked_s)
 
     def _outputs(self, frame: Mapping[str, Any], taker: Life, t: float | None = None) -> None:
         """Outputs of calls that were open; a history that is sent again has others besides."""
-        items = frame.get("input")
-        for item in items if isinstance(items, list) else ():
-            if not isinstance(item, dict) or not str(item.get("type")).endswith(_OUTPUT):
+        for item in objects(frame.get("input")):
+            if not str(item.get("type")).endswith(_OUTPUT):
                 continue
-            run = self._open.pop(item.get("call_id", ""), None)
+            run = self._open.pop(text_at(item, "call_id") or "", None)
             if run is None:
                 continue
             run.answered_s, run.taker = taker.asked_s if t is None else t, taker
@@ -207,7 +231,7 @@ class _Reader:
 
     def _server(self, frame: Mapping[str, Any], lane: _Lane, unasked: Life) -> None:
         kind, t = str(frame.get("type")), unasked.asked_s
-        response = frame.get("response") or {}
+        response, item = object_at(frame, "response"), object_at(frame, "item")
         if kind == "response.created" and not lane.asked and not self._exchange.has_requests:
             lane.asked.append(unasked)
             self._exchange.lives.append(unasked)
@@ -219,10 +243,10 @@ class _Reader:
             self._whole(lane, frame, t)
         elif lane.life is None or lane.life.ended_s is not None:
             return
-        elif kind == "response.output_item.added":
-            lane.life.adds(frame["item"], t)
-        elif kind == "response.output_item.done":
-            self._item(lane.life, frame["item"], t)
+        elif kind == "response.output_item.added" and item:
+            lane.life.adds(item, t)
+        elif kind == "response.output_item.done" and item:
+            self._item(lane.life, item, t)
         elif kind.endswith(".delta"):
             lane.life.piece(t)
         elif kind == "response.done":
@@ -233,25 +257,26 @@ class _Reader:
 
     def _begin(self, lane: _Lane, response: Mapping[str, Any], t: float) -> None:
         lane.life = life = lane.asked.popleft()
-        for name, early_t in self._early.pop(response.get("id", ""), ()):
+        for name, early_t in self._early.pop(text_at(response, "id") or "", ()):
             life.hook(name, early_t)
         life.created(response, t)
         self._by_id[str(life.response_id)] = life
 
     def _refuse(self, life: Life, frame: Mapping[str, Any], t: float) -> None:
-        error = (frame.get("body") or frame).get("error") or {}
+        error = object_at(object_at(frame, "body") or frame, "error")
         life.over("failed", t)
-        life.error = error.get("code") or error.get("type") or str(frame.get("status", "error"))
+        life.error = text_at(error, "code") or text_at(error, "type") or str(frame.get("status", "error"))
 
     def _whole(self, lane: _Lane, frame: Mapping[str, Any], t: float) -> None:
         """An answer without events: all items at its end."""
-        body = frame["body"] if isinstance(frame["body"], dict) else {}
-        if frame.get("status", 200) >= 400 or body.get("object") == "error" or "output" not in body:
-            self._refuse(lane.asked.popleft(), {**frame, "body": body}, t)
+        body, status = object_at(frame, "body"), frame.get("status")
+        is_refused = isinstance(status, int) and status >= 400
+        if is_refused or body.get("object") == "error" or "output" not in body:
+            self._refuse(lane.asked.popleft(), frame, t)
             return
         self._begin(lane, body, t)
         assert lane.life is not None, "it has just begun"
-        for item in body["output"]:
+        for item in objects(body["output"]):
             self._item(lane.life, item, t)
         lane.life.ends(body, t)
         lane.life = None
@@ -284,15 +309,9 @@ class _Reader:
             life_of.hook(name, t)
 
 
-def _frame(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    frame = record.get("frame")
-    return frame if isinstance(frame, dict) else {}
-
-
 def _body(frame: Mapping[str, Any]) -> Mapping[str, Any]:
     """What is asked for, in whatever envelope."""
-    body = frame.get("body") if frame.get("type") == "http.request" else frame
-    return body if isinstance(body, dict) else {}
+    return object_at(frame, "body") if frame.get("type") == "http.request" else frame
 
 
 def _is_create_path(frame: Mapping[str, Any]) -> bool:

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import attrs
 
+from demos.lab.loose import object_at, text_at
+
 INTAKE: Final = "intake and queue"
 BEFORE: Final = "pre-inference"
 FIRST: Final = "to the first item"
@@ -82,7 +84,7 @@ class Life:
     response_id: str | None = None
     """None: it was refused."""
     model: str | None = None
-    created_at: int | None = None
+    created_at: float | None = None
     status: str | None = None
     """None: the trace ends first."""
     error: str | None = None
@@ -122,8 +124,9 @@ class Life:
 
     def created(self, response: Mapping[str, Any], t: float) -> None:
         """It exists for the client."""
-        self.response_id, self.model = response.get("id"), response.get("model")
-        self.created_at = response.get("created_at")
+        self.response_id, self.model = text_at(response, "id"), text_at(response, "model")
+        created_at = response.get("created_at")
+        self.created_at = created_at if isinstance(created_at, int | float) else None
         if self._stage in {INTAKE, BEFORE}:
             self.enter(FIRST, t)
 
@@ -135,10 +138,10 @@ class Life:
         self.items.append(
             Made(
                 str(item.get("type")),
-                str(item.get("id") or len(self.items)),
+                text_at(item, "id") or str(len(self.items)),
                 t,
-                name=item.get("name"),
-                call_id=item.get("call_id"),
+                name=text_at(item, "name"),
+                call_id=text_at(item, "call_id"),
             )
         )
 
@@ -150,14 +153,15 @@ class Life:
     def ends_item(self, item: Mapping[str, Any], t: float) -> Made:
         """An item is whole."""
         found = next(
-            (made for made in self.items if made.end_s is None and made.item_id == item.get("id")), None
+            (made for made in self.items if made.end_s is None and made.item_id == text_at(item, "id")), None
         )
         if found is None:  # whole at once
             self.adds(item, t)
             found = self.items[-1]
         self._said(t)
         found.end_s = t
-        found.name, found.call_id = item.get("name", found.name), item.get("call_id", found.call_id)
+        found.name = text_at(item, "name") or found.name
+        found.call_id = text_at(item, "call_id") or found.call_id
         return found
 
     def calls(self, call_id: str) -> None:
@@ -183,9 +187,9 @@ class Life:
     def ends(self, response: Mapping[str, Any], t: float) -> None:
         """The last event."""
         self._uses(response, t)
-        self.over(response.get("status"), t)
-        self.error = (response.get("error") or {}).get("code")
-        self.incomplete = (response.get("incomplete_details") or {}).get("reason")
+        self.over(text_at(response, "status"), t)
+        self.error = text_at(object_at(response, "error"), "code")
+        self.incomplete = text_at(object_at(response, "incomplete_details"), "reason")
 
     def over(self, status: str | None, t: float) -> None:
         """Nothing comes any more."""
@@ -198,8 +202,9 @@ class Life:
         self._said_s, self._pauses = t, False
 
     def _uses(self, response: Mapping[str, Any], t: float) -> None:
-        if response.get("usage"):
-            self.usages.append((t, response["usage"]))
+        usage = object_at(response, "usage")
+        if usage:
+            self.usages.append((t, usage))
 
     # --- being asked ---
 

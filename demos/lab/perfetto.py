@@ -37,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Write the file; 0. `TraceError`: an input is no trace; `OSError`: a file cannot be read or written."""
+    """Write the file; 0. `TraceError`: an input is no trace, or cannot be read; `OSError`: the file cannot be written."""
     exchanges = [exchange for path in arguments.traces for exchange in exchanges_in(path)]
     if not any(exchange.lives for exchange in exchanges):
         raise TraceError(f"no response in {', '.join(map(str, arguments.traces))}; record one with --trace")
@@ -61,11 +61,7 @@ def trace_of(exchanges: Sequence[Exchange]) -> dict[str, Any]:
         answered, 1
     ):  # after all slices: of the same moment, the slice must be there first
         events += _arrow(tool, number, places)
-    notes = [
-        f"{exchange.source}, {exchange.form}: the time between its traces was not recorded and is shown as none"
-        for exchange in exchanges
-        if not exchange.has_gaps
-    ]
+    notes = [caveat for exchange in exchanges for caveat in exchange.caveats()]
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"notes": "; ".join(notes)}}
 
 
@@ -178,7 +174,8 @@ class _Writer:
 
     def _tool(self, tool: ToolRun) -> Slice:
         end_s = tool.answered_s if tool.answered_s is not None else self._process.exchange.ended_s
-        answered = None if tool.answered_s is not None else "never"
+        is_known = tool.answered_s is not None or not self._process.exchange.has_requests
+        answered = None if is_known else "never"
         return self._kept(
             tool, _slice(tool.name, "tool", tool.called_s, end_s, call_id=tool.call_id, answered=answered)
         )

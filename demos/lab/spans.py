@@ -30,7 +30,7 @@ def metrics_path(spans: Path) -> Path:
 
 
 def run(arguments: Namespace) -> int:
-    """Write the files; 0. `TraceError`: an input is no trace; `OSError`; `ImportError`: the extra is not installed."""
+    """Write the files; 0. `TraceError`: an input is no trace, or cannot be read; `OSError`; `ImportError`: the extra is not installed."""
     from demos.lab.telemetry import telemetry_of  # noqa: PLC0415  # the flags are known without the extra, too
 
     exchanges = [exchange for path in arguments.traces for exchange in exchanges_in(path)]
@@ -47,4 +47,7 @@ def run(arguments: Namespace) -> int:
             told.write(to_spans, to_metrics)
             spans += len(told.spans)
     print(f"{arguments.out}: {spans} spans; {other}: their metrics; both as OTLP JSON lines")
+    for exchange in exchanges:
+        for caveat in exchange.caveats():
+            print(f"note: {caveat}")
     return 0

@@ -30,11 +30,20 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 from demos.lab import conventions as names
 from demos.lab.exchanges import CLIENT_CALLS, Exchange, ToolRun
 from demos.lab.lives import Life, Turn
+from demos.lab.loose import count, object_at, text_at, total
 
 SCOPE: Final = "demos.lab"
 SERVICE: Final = "suspended-response"
 
 Attributes = dict[str, Any]
+
+_TOKENS: Final[Mapping[str, tuple[str, ...]]] = {
+    names.INPUT_TOKENS: ("input_tokens",),
+    names.OUTPUT_TOKENS: ("output_tokens",),
+    names.CACHED_TOKENS: ("input_tokens_details", "cached_tokens"),
+    names.REASONING_TOKENS: ("output_tokens_details", "reasoning_tokens"),
+}
+"""Where a usage has them."""
 
 
 @attrs.frozen
@@ -105,7 +114,7 @@ def telemetry_of(exchange: Exchange) -> Telemetry:
         for key, metric in names.METRICS.items()
     }
     epoch_s = _epoch_s(exchange)
-    writer = _Writer(exchange.form, tracing.get_tracer(SCOPE), histograms, epoch_s, ids)
+    writer = _Writer(exchange, tracing.get_tracer(SCOPE), histograms, epoch_s, ids)
     for rollout in rollouts_of(exchange):
         writer.rollout(rollout)
     measured = reader.get_metrics_data() or MetricsData([])
@@ -163,23 +172,23 @@ class _Ids(IdGenerator):
 
 @attrs.frozen
 class _Writer:
-    _form: str
+    _exchange: Exchange
     _tracer: Tracer
     _histograms: Mapping[str, Histogram]
     _epoch_s: float
     _ids: _Ids
 
     def rollout(self, rollout: Rollout) -> None:
-        first, last = rollout.lives[0], rollout.lives[-1]
-        self._ids.begin(f"{self._form} {first.response_id} {first.asked_s}")
+        first, last, form = rollout.lives[0], rollout.lives[-1], self._exchange.form
+        self._ids.begin(f"{form} {first.response_id} {first.asked_s}")
         attributes = {
-            names.AGENT_NAME: self._form,
-            names.REQUEST_MODEL: first.request.get("model"),
+            names.AGENT_NAME: form,
+            names.REQUEST_MODEL: text_at(first.request, "model"),
             names.RESPONSE_ID: last.response_id,
-            **_usage(_total(rollout.lives)),
+            **_total(rollout.lives),
         }
         span = self._span(
-            names.INVOKE_AGENT, self._form, rollout.start_s, attributes, SpanKind.INTERNAL, None, _error(last)
+            names.INVOKE_AGENT, form, rollout.start_s, attributes, SpanKind.INTERNAL, None, _error(last)
         )
         context = set_span_in_context(span)
         for life in rollout.lives:
@@ -192,7 +201,8 @@ class _Writer:
     def _turn(self, life: Life, turn: Turn, context: Context) -> None:
         is_last = bool(life.stages) and turn.stages[-1] is life.stages[-1]
         error = _error(life) if is_last else None
-        model = life.request.get("model")
+        model = text_at(life.request, "model")
+        first_s = round(turn.chunks_s[0] - turn.start_s, 6) if turn.chunks_s else None
         attributes = {
             names.REQUEST_MODEL: model,
             names.RESPONSE_MODEL: life.model,
@@ -202,20 +212,21 @@ class _Writer:
             names.MAX_TOKENS: life.request.get("max_output_tokens"),
             names.TEMPERATURE: _float(life.request.get("temperature")),
             names.TOP_P: _float(life.request.get("top_p")),
-            names.TIME_TO_FIRST_CHUNK: round(turn.chunks_s[0] - turn.start_s, 6) if turn.chunks_s else None,
+            names.TIME_TO_FIRST_CHUNK: first_s if self._exchange.has_times else None,
             **_usage(turn.usage),
         }
         span = self._span(names.CHAT, model, turn.start_s, attributes, SpanKind.CLIENT, context, error)
         span.end(self._at(turn.end_s))
         measured = {names.REQUEST_MODEL: model, names.RESPONSE_MODEL: life.model, names.ERROR_TYPE: error}
         self._record("duration", turn.end_s - turn.start_s, names.CHAT, measured)
-        if turn.chunks_s:
-            self._record("first_chunk", turn.chunks_s[0] - turn.start_s, names.CHAT, measured)
+        if first_s is not None:
+            self._record("first_chunk", first_s, names.CHAT, measured)
         for earlier_s, later_s in pairwise(turn.chunks_s):
             self._record("chunk", later_s - earlier_s, names.CHAT, measured)
 
     def _tool(self, tool: ToolRun, context: Context, rollout_end_s: float) -> None:
-        error = "no_output" if tool.answered_s is None else None
+        is_known = tool.answered_s is not None or self._exchange.has_requests
+        error = "no_output" if is_known and tool.answered_s is None else None
         end_s = rollout_end_s if tool.answered_s is None else tool.answered_s
         attributes = {
             names.TOOL_NAME: tool.name,
@@ -226,7 +237,8 @@ class _Writer:
         span = self._span(names.EXECUTE_TOOL, tool.name, tool.called_s, attributes, kind, context, error)
         span.end(self._at(end_s))
         measured = {names.TOOL_NAME: tool.name, names.ERROR_TYPE: error}
-        self._record("tool", end_s - tool.called_s, names.EXECUTE_TOOL, measured)
+        if is_known:
+            self._record("tool", end_s - tool.called_s, names.EXECUTE_TOOL, measured)
 
     def _span(
         self,
@@ -250,7 +262,8 @@ class _Writer:
         return span
 
     def _record(self, key: str, seconds: float, operation: str, attributes: Attributes) -> None:
-        self._histograms[key].record(round(seconds, 6), _said({**_common(operation), **attributes}))
+        if self._exchange.has_times:
+            self._histograms[key].record(round(seconds, 6), _said({**_common(operation), **attributes}))
 
     def _at(self, seconds: float) -> int:
         return _ns(self._epoch_s + seconds)
@@ -291,40 +304,19 @@ def _finish_reasons(life: Life, turn: Turn, *, is_last: bool) -> list[str]:
 
 
 def _usage(usage: Mapping[str, Any] | None) -> Attributes:
-    if usage is None:
-        return {}
-    return {
-        names.INPUT_TOKENS: usage.get("input_tokens"),
-        names.OUTPUT_TOKENS: usage.get("output_tokens"),
-        names.CACHED_TOKENS: (usage.get("input_tokens_details") or {}).get("cached_tokens"),
-        names.REASONING_TOKENS: (usage.get("output_tokens_details") or {}).get("reasoning_tokens"),
-    }
+    return {name: _tokens(usage or {}, *path) for name, path in _TOKENS.items()}
 
 
-def _total(lives: Iterable[Life]) -> dict[str, Any] | None:
-    """Of all turns; where usage was said of the whole response only, that. None: something is not known."""
+def _total(lives: Iterable[Life]) -> Attributes:
+    """Of all turns; where usage was said of the whole response only, that. What is not known of each is not there."""
     parts: list[Mapping[str, Any] | None] = []
     for life in lives:
         turns = [turn.usage for turn in life.turns()]
         parts += [life.usages[-1][1]] if None in turns and life.usages else turns
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts) or not known:
-        return None
-    return {
-        "input_tokens": _sum(known, "input_tokens"),
-        "output_tokens": _sum(known, "output_tokens"),
-        "input_tokens_details": {"cached_tokens": _sum(known, "input_tokens_details", "cached_tokens")},
-        "output_tokens_details": {
-            "reasoning_tokens": _sum(known, "output_tokens_details", "reasoning_tokens")
-        },
-    }
+    return {name: total(_tokens(part or {}, *path) for part in parts) for name, path in _TOKENS.items()}
 
 
-def _sum(usages: Sequence[Mapping[str, Any]], *path: str) -> int:
-    return sum(_found(usage, path) for usage in usages)
-
-
-def _found(usage: Any, path: tuple[str, ...]) -> int:
-    for name in path:
-        usage = (usage or {}).get(name)
-    return int(usage or 0)
+def _tokens(usage: Mapping[str, Any], *path: str) -> int | None:
+    for name in path[:-1]:
+        usage = object_at(usage, name)
+    return count(usage.get(path[-1]))
