@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.invariants import PROFILES, RULES, Checker, Groups, Violation
+from protocol.rules.differences import both
 from tests import invariant_session_cases
 from tests.invariant_stream_cases import CASES
 from tests.invariant_traces import Talk, cut, output
@@ -287,6 +288,41 @@ def test_a_violation_shows_the_shortest_prefix() -> None:
     assert lines[-1].split()[:5] == ["20", "0.200", "out", "response.completed", "#77"]
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "words"),
+    [
+        ("some", "none", ("'some'", "'none'")),
+        (
+            "x" * 90 + "END",
+            "x" * 90 + "FIN",
+            ("from character 80: 'xxxxxxxxxxEND'", "from character 80: 'xxxxxxxxxxFIN'"),
+        ),
+        (
+            "x" * 90,
+            "x" * 80,
+            ("from character 70: 'xxxxxxxxxxxxxxxxxxxx'", "from character 70: 'xxxxxxxxxx'"),
+        ),
+        (["x" * 90, 1], ["x" * 90, 2], ("[1]: 1", "[1]: 2")),
+        (
+            {"id": "x" * 90, "content": [{"text": "a"}]},
+            {"id": "x" * 90, "content": [{"text": "b"}]},
+            ("content: [{'text': 'a'}]", "content: [{'text': 'b'}]"),
+        ),
+        (
+            {"a": [{"text": "x" * 99 + "y"}]},
+            {"a": [{"text": "x" * 100}]},
+            ("a[0].text from character 89: 'xxxxxxxxxxy'", "a[0].text from character 89: 'xxxxxxxxxxx'"),
+        ),
+        ({"type": "new", "a": "x" * 90}, {"type": "new", "a": "x" * 90, "obfuscation": "x"}, None),
+    ],
+    ids=["short", "text", "a shorter text", "list", "member", "a text in it", "what is not compared"],
+)
+def test_two_values_are_shown_where_they_differ(ours: Any, theirs: Any, words: Any) -> None:
+    """They are cut, but never so that they look the same while they are not."""
+    one, other = both(ours, theirs)
+    assert (one, other) == words if words is not None else one == other
+
+
 def test_the_prefix_of_a_long_response_is_bounded() -> None:
     """Of thousands of deltas the first records and the last are kept, and what stands between is said."""
     talk = Talk().ask().begin().message(*["x"] * 5000).end()
@@ -391,6 +427,37 @@ def test_memory_does_not_grow_with_the_trace() -> None:
             blocks.append(sys.getallocatedblocks())
     assert max(blocks[50:]) < max(blocks[20:50]) * 1.05
     assert checker.summary().responses == 40_000
+
+
+def test_another_item_does_not_mean_another_look_at_all() -> None:
+    """The open item, and the ids that a final output may have, are found without a walk."""
+
+    class Walked(list[Any]):
+        walks = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            self.walks += 1
+            return super().__iter__()
+
+    class Compared(str):  # noqa: SLOT000  # it counts
+        times = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Compared.times += 1
+            return super().__eq__(other)
+
+    talk = Talk().ask().begin().call(*map(str, range(100))).end()
+    for item in talk.records[-1]["frame"]["response"]["output"]:
+        item["id"] = Compared(f"other {item['id']}")
+    checker = Checker(talk.header, profile="this-engine")
+    items = Walked()
+    for record in talk.records[:-1]:
+        checker.feed(record)
+        checker._run.live.get("r1", items).items = items  # type: ignore[union-attr]
+    assert items.walks == 0
+    checker.feed(talk.records[-1])
+    assert Compared.times < 10 * len(items)
 
 
 def test_lines_read_by_orjson_are_what_it_takes() -> None:

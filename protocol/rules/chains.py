@@ -131,7 +131,7 @@ def _outputs(run: Run, response: Response, create: Create, parent: Response | En
             run.report(W13, f"refused: {call_id} has no output", "created", of=response, also=also)
             break
     kinds, whole = _known_calls(run, items, parent)
-    if create.parent is not None and parent is None:
+    if create.in_conversation or (create.parent is not None and parent is None):
         whole = False
     for call_id, kind in given.items():
         if call_id not in kinds:
@@ -162,7 +162,15 @@ def _known_calls(
             whole = False
         elif isinstance(call_id, str) and kind not in OUTPUTS:
             kinds[call_id] = kind
-    return kinds, whole and not any(one.given for one in chain if isinstance(one, Ended))
+    return kinds, whole and not any(map(_hides, chain))
+
+
+def _hides(ancestor: Response | Ended) -> bool:
+    """Whether it may have calls that are not known of it."""
+    if isinstance(ancestor, Ended):
+        return ancestor.hides
+    created_by = ancestor.create
+    return ancestor.closed_at is not None or (created_by is not None and created_by.in_conversation)
 
 
 def _reasoning(run: Run, response: Response, create: Create, parent: Response | Ended | None) -> None:

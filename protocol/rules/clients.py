@@ -33,6 +33,8 @@ def sent(run: Run, conn: Connection, frame: Any) -> None:
         _control(run, conn, lane, kind, frame)
     elif kind == "response.steer":
         steers.sent(run, conn, frame)
+        if not isinstance(frame.get("previous_response_id"), str):
+            _owe(run, conn)
     elif kind != "response.processed":
         _owe(run, conn)
 
@@ -61,11 +63,13 @@ def _control(run: Run, conn: Connection, lane: str | None, kind: str, frame: dic
         _owe(run, conn)
         return
     named = frame.get("response_id", frame.get("previous_response_id") if append else None)
+    odd = named is not None and not isinstance(named, str)
     named = named if isinstance(named, str) else None
     if not append and named is None:
         _owe(run, conn)
         return
     control = Control("append" if append else "inject", conn, lane, named, run.number, run.t)
+    control.malformed = odd
     controls.read_batch(control, frame.get("input"))
     if append and named is not None and lane is None:
         target = run.known(named)

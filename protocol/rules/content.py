@@ -4,6 +4,7 @@ import re
 from typing import Any, Final
 
 from protocol.rules import arguments, numbers, summary
+from protocol.rules.differences import both
 from protocol.rules.parts import Item, Part
 from protocol.rules.run import Run, shown
 from protocol.rules.state import Response
@@ -11,6 +12,7 @@ from protocol.rules.stream_rules import C1, C2, C3, C4, C9, C10, C11, N3
 from protocol.rules.tables import same_value
 
 DELTAS: Final = {
+    "response.reasoning.delta": "reasoning_text",  # of Open Responses; before the usual name, which TAKES keeps
     "response.output_text.delta": "output_text",
     "response.refusal.delta": "refusal",
     "response.reasoning_text.delta": "reasoning_text",
@@ -19,6 +21,7 @@ TAKES: Final = {kind: event for event, kind in DELTAS.items()}
 DONES: Final = {
     "response.output_text.done": ("output_text", "text"),
     "response.refusal.done": ("refusal", "refusal"),
+    "response.reasoning.done": ("reasoning_text", "text"),
     "response.reasoning_text.done": ("reasoning_text", "text"),
 }
 BROKEN: Final = re.compile("[\ud800-\udfff\ufffd]")
@@ -64,7 +67,9 @@ def find(run: Run, response: Response, item: Item, frame: dict[str, Any], kind: 
             return item.parts[-1]
     if not loose:
         run.report(C1, f"part {shown(index)} added first", frame["type"], of=response, item=item.index)
-    if item.parts and not loose:
+    elif type(index) is int:
+        numbers.new_part(run, response, item, item.parts, "content_index", index)
+    if item.parts and (not loose or index != len(item.parts)):
         return item.parts[-1]
     part = Part(item, kind, TAKES[kind], "content_index", len(item.parts))
     part.implicit = True
@@ -133,7 +138,8 @@ def text_done(run: Run, response: Response, item: Item, frame: dict[str, Any]) -
         return
     text, written = frame.get(field), "".join(part.pieces)
     if text != written:
-        run.report(C3, f"the text of the deltas: {shown(written)}", shown(text), of=response, item=item.index)
+        ours, theirs = both(written, text)
+        run.report(C3, f"the text of the deltas: {ours}", theirs, of=response, item=item.index)
     part.text = text if isinstance(text, str) else written
     part.takes = None
     part.pieces.clear()
@@ -170,7 +176,8 @@ def part_done(run: Run, response: Response, item: Item, frame: dict[str, Any]) -
         return
     text = closed.get(_field(kind))
     if text != said:
-        run.report(C3, f"a part with {shown(said)}", shown(text), of=response, item=item.index)
+        ours, theirs = both(said, text)
+        run.report(C3, f"a part with {ours}", theirs, of=response, item=item.index)
     listed = closed.get("annotations")
     if part.annotations and not _starts_with(listed, part.annotations):
         run.report(
@@ -233,9 +240,8 @@ def finish(run: Run, response: Response, item: Item, final: dict[str, Any]) -> N
         else None
     )
     if said != texts:
-        run.report(
-            C3, f"content of {shown(texts, 120)}", f"content {shown(said, 120)}", of=response, item=item.index
-        )
+        ours, theirs = both(texts, said, 120)
+        run.report(C3, f"content of {ours}", f"content {theirs}", of=response, item=item.index)
         return
     for part, one in zip(parts, listed or (), strict=False):
         if one.get("type") != part.kind and part.kind in TAKES:

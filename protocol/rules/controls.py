@@ -12,7 +12,7 @@ from protocol.rules.rule import Rule
 from protocol.rules.run import Run, shown
 from protocol.rules.session_rules import S4, S5, S7, S8, S17, S19, S20, S24, S25
 from protocol.rules.state import Connection, Control, Ended, Response
-from protocol.rules.tables import OUTPUTS
+from protocol.rules.tables import OUTPUTS, is_odd
 
 PROMPT_S: Final = 1.0
 FORM_CODES: Final = ("invalid_type", "invalid_value", "missing_required_parameter")
@@ -38,9 +38,7 @@ def read_batch(control: Control, value: object) -> None:
         call_id = one.get("call_id") if isinstance(one, dict) else None
         if isinstance(kind, str) and kind in OUTPUTS and isinstance(call_id, str):
             control.batch.append((call_id, kind))
-            control.malformed = control.malformed or not isinstance(
-                one.get("output", one.get("tools")), str | list
-            )
+            control.malformed = control.malformed or is_odd(one)
         elif not isinstance(one, dict) or not isinstance(kind, str | None):
             control.malformed = True
         elif not (isinstance(one, dict) and one.get("role") in ("user", "developer", "system")):
@@ -290,6 +288,7 @@ def inject_answer(run: Run, conn: Connection, target: Response | Ended | None, f
         run.report(S20, "one answer for each inject", f"{kind} that answers none", of=target, conn=conn)
         return
     conn.controls.remove(control)
+    target = target_of(run, control)  # nothing, when it is no inject response
     prompt(run, control, target)
     if kind == "response.inject.created":
         if control.taken:

@@ -53,6 +53,17 @@ def attached(conn: Connection, response: Response, starting_after: object) -> No
     response.calm = False
 
 
+def two_readers(run: Run, conn: Connection, response: Response, frame: dict[str, Any]) -> None:
+    """An event to a reader before the newest one: both are there, so only one of them is judged."""
+    number = frame.get("sequence_number")
+    over = run.known(response.id) is not response
+    other = conn if over else response.conn
+    other.replays = True
+    other.lanes.pop(response.lane, None)
+    if not over:
+        attached(conn, response, (number if type(number) is int else response.next) - 1)
+
+
 def replayed(run: Run, response: Response, frame: dict[str, Any]) -> bool:
     """Whether an event is one of the replay; then it is compared with what was sent."""
     number = frame.get("sequence_number")

@@ -5,7 +5,7 @@ from typing import Any
 
 from protocol.rules.run import Run, shown
 from protocol.rules.state import Connection, Response
-from protocol.rules.stream_rules import R3, T1, T2
+from protocol.rules.stream_rules import R3, R6, T1, T2
 from protocol.rules.tables import COMMON_EVENTS, SOCKET_EVENTS
 
 
@@ -25,6 +25,8 @@ def end_mark(run: Run, conn: Connection) -> None:
     if open_ones:
         run.report(T1, "[DONE] after the terminal event", "[DONE] before it", conn=conn)
         for response in open_ones:
+            if response.errored:
+                run.report(R6, "response.failed after an error", "[DONE]", of=response)
             run.report(R3, "a terminal event", "[DONE]", of=response)
             run.end(response, "cut")
     conn.done = True

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from protocol.rules import arguments, content, numbers, summary
+from protocol.rules.differences import both
 from protocol.rules.parts import Call, Item
 from protocol.rules.run import ITEM_IDS, Run, shown
 from protocol.rules.session_rules import S12, W7
@@ -24,7 +25,7 @@ def added(run: Run, response: Response, frame: dict[str, Any]) -> None:
     spec = KINDS.get(kind) if isinstance(kind, str) else None
     item_id = first.get("id")
     item = Item(item_id, index, first, spec)
-    if run.engine and (open_one := next((one for one in response.items if one.done is None), None)):
+    if run.engine and (open_one := next(iter(response.undone), None)):
         run.report(
             I9,
             f"item {open_one.index} done before the next is added",
@@ -42,6 +43,7 @@ def added(run: Run, response: Response, frame: dict[str, Any]) -> None:
     else:
         run.report(I2, "an item with an id", f"id {shown(item_id)}", of=response, item=index)
     response.items.append(item)
+    response.undone[item] = None
     response.item = item
     response.part = None
     _kept_out(run, response, kind, index)
@@ -168,6 +170,7 @@ def done(run: Run, response: Response, item: Item, frame: dict[str, Any]) -> Non
         run.report(I4, "a done item", shown(final), of=response, item=item.index)
         final = {}
     item.done = final
+    response.undone.pop(item, None)
     spec = item.spec
     if spec is None:
         _unknown_kind(run, response, item, final)
@@ -280,17 +283,14 @@ def _compare(run: Run, response: Response, listed: list[Any], items: list[Item],
             of=response,
         )
         return
+    ids = {item.id for item in items if isinstance(item.id, str)}
     for item, one in zip(items, listed, strict=True):
         if not same(item.done, one):
             other = one.get("id") if isinstance(one, dict) else None
-            run.report(
-                I6,
-                f"output[{item.index}] as it was done: {shown(item.done, 200)}",
-                shown(one, 200),
-                of=response,
-                item=item.index,
-            )
-            if isinstance(other, str) and other not in [each.id for each in items]:
+            ours, theirs = both(item.done, one, 200)
+            words = f"output[{item.index}] as it was done: {ours}"
+            run.report(I6, words, theirs, of=response, item=item.index)
+            if isinstance(other, str) and other not in ids:
                 run.report(I2, f"id {shown(item.id)}", f"id {shown(other)}", of=response, item=item.index)
 
 

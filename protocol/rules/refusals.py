@@ -227,7 +227,9 @@ def _whole(run: Run, conn: Connection, body: dict[str, Any]) -> None:
     status = body.get("status")
     kind = next((kind for kind, name in TERMINAL.items() if name == status), None)
     if kind is None:
-        run.report(R7, "a response that has ended", f"status {shown(status)}", of=response)
-        run.end(response, "cut")
+        background = create is not None and create.body.get("background") is True
+        if not background or status not in ("queued", "in_progress"):
+            run.report(R7, "a response that has ended", f"status {shown(status)}", of=response)
+        run.end(response, "cut")  # what it says in the background is asked for elsewhere
         return
     life.terminal(run, response, {"type": kind, "response": body})

@@ -325,7 +325,10 @@ def shown(value: object, limit: int = 60) -> str:
     """A value in a message, cut."""
     if isinstance(value, str) and len(value) > 4 * limit:
         value = value[: 4 * limit]
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = f"a {type(value).__name__}, nested too deep"
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 

@@ -66,9 +66,11 @@ def sent(run: Run, conn: Connection, record: Mapping[str, Any], frame: dict[str,
             framing.event_line(run, conn, record, kind)
         if conn.done:
             framing.after_the_end(run, conn, kind)
+    current = conn.lanes.get(lane)
+    if run.http and type(current) is Response and current.conn is not conn:
+        durability.two_readers(run, conn, current, frame)
     if conn.replays:
         return
-    current = conn.lanes.get(lane)
     if run.engine and kind not in COMMON_EVENTS:
         dialect = current.dialect if current is not None else run.letter
         framing.foreign_type(run, conn, kind, dialect, current if isinstance(current, Response) else None)
@@ -89,6 +91,8 @@ def sent(run: Run, conn: Connection, record: Mapping[str, Any], frame: dict[str,
         steers.answer(run, conn, frame)
     elif "item_id" in frame:
         _item_event(run, conn, lane, current, frame, _nothing)
+    elif kind.startswith("response.") and (over := _over(run, conn, current, frame)) is not None:
+        life.late(run, conn, lane, over, frame)
     elif isinstance(current, Response) and type(frame.get("sequence_number")) is int:
         _admitted(run, current, kind, frame)
 
@@ -292,6 +296,15 @@ def _inject_answer(run: Run, conn: Connection, lane: str | None, frame: dict[str
     controls.inject_answer(run, conn, of, frame)
 
 
+def _over(
+    run: Run, conn: Connection, current: Response | Ended | None, frame: dict[str, Any]
+) -> Ended | None:
+    """The ended response that an event of an unknown type is certainly of: it is counted, and alone or named."""
+    of = run.known(frame.get("response_id")) or (current if run.http else None)
+    certain = type(frame.get("sequence_number")) is int and isinstance(of, Ended) and of.conn is conn
+    return of if certain and isinstance(of, Ended) else None
+
+
 def _admitted(run: Run, response: Response, kind: str, frame: dict[str, Any]) -> None:
     """An event of an unknown type that is counted with the others."""
     if response.calm or _may(run, response, kind, frame, output=False):
@@ -315,6 +328,7 @@ def _may(run: Run, response: Response, kind: str, frame: dict[str, Any], *, outp
     response.calm = (
         output
         and not run.slow
+        and response.attached is None
         and not response.suspended
         and not response.unsettled
         and not response.errored

@@ -35,6 +35,11 @@ class Create:
         """Whether the parent was cached when the frame came."""
 
     @property
+    def in_conversation(self) -> bool:
+        """Whether it goes on from what a conversation holds, which a trace does not show."""
+        return self.body.get("conversation") is not None
+
+    @property
     def warm_up(self) -> bool:
         """Whether it asks for no output."""
         options = self.body.get("prompt_cache_options")
@@ -89,6 +94,16 @@ def brings_calls(value: Any) -> bool:
     )
 
 
+def _open_and_newest(calls: dict[str, Call]) -> dict[str, Call]:
+    """As many calls as are kept: those without output first, then the newest."""
+    if len(calls) <= REMEMBERED_IDS:
+        return dict(calls)
+    newest = list(reversed(calls))
+    newest.sort(key=lambda call_id: calls[call_id].answered)
+    kept = set(newest[:REMEMBERED_IDS])
+    return {call_id: call for call_id, call in calls.items() if call_id in kept}
+
+
 class Ended:
     """What is kept of a response that is over: enough to know its id, its calls and its place in a chain."""
 
@@ -101,7 +116,7 @@ class Ended:
         "evicted",
         "forked",
         "gap",
-        "given",
+        "hides",
         "hooks",
         "id",
         "items",
@@ -127,7 +142,7 @@ class Ended:
         self.store = response.store
         self.parent = response.parent
         self.principal = principal
-        self.calls = dict(list(response.calls.items())[:REMEMBERED_IDS])
+        self.calls = _open_and_newest(response.calls)
         self.items = [
             (item.id, item.kind) for item in response.items[:REMEMBERED_IDS] if isinstance(item.id, str)
         ]
@@ -135,8 +150,13 @@ class Ended:
         self.reports = response.reports
         self.cached = response.cached
         self.steers = response.steers
-        self.given = response.create is not None and brings_calls(response.create.body.get("input"))
-        """Its own input held calls or references, which are not kept."""
+        create = response.create
+        self.hides = (
+            len(self.calls) < len(response.calls)
+            or status == "cut"
+            or (create is not None and (create.in_conversation or brings_calls(create.body.get("input"))))
+        )
+        """It may have calls that are not among these: too many, said elsewhere, or held by its input."""
         self.evicted = False
         self.forked = False
         self.gap = response.gap
@@ -192,6 +212,7 @@ class Response:
         "suspended_at",
         "tail",
         "talked",
+        "undone",
         "unsettled",
     )
 
@@ -211,6 +232,8 @@ class Response:
         """No pause, doubt, gap or replay: the next event of an open part needs no further thought."""
         self.item: Item | None = None
         self.items: list[Item] = []
+        self.undone: dict[Item, None] = {}
+        """Announced and not done, in their order."""
         self.by_id: dict[str, Item] = {}
         self.part: Part | None = None
         self.calls: dict[str, Call] = {}

@@ -95,6 +95,8 @@ def succeeded(run: Run, parent: object, lane: str | None) -> bool:
 def at_the_end(run: Run, conn: Connection) -> None:
     """What was never answered, or never led to a successor."""
     for control in conn.steers:
+        if control.response_id is None:
+            continue  # an error may have answered it
         run.report(
             W15,
             f"an answer to the steer of record {control.number}",

@@ -3,6 +3,7 @@
 from typing import Any
 
 from protocol.rules import numbers
+from protocol.rules.differences import both
 from protocol.rules.parts import Item, Part
 from protocol.rules.run import Run, shown
 from protocol.rules.state import Response
@@ -79,7 +80,8 @@ def text_done(run: Run, response: Response, item: Item, frame: dict[str, Any]) -
         return
     text, written = frame.get("text"), "".join(part.pieces)
     if text != written:
-        run.report(C8, f"the text of the deltas: {shown(written)}", shown(text), of=response, item=item.index)
+        ours, theirs = both(written, text)
+        run.report(C8, f"the text of the deltas: {ours}", theirs, of=response, item=item.index)
     part.text = text if isinstance(text, str) else written
     part.takes = None
 
@@ -99,8 +101,10 @@ def part_done(run: Run, response: Response, item: Item, frame: dict[str, Any]) -
         )
     said = "".join(part.pieces) if part.text is None else part.text
     closed = frame.get("part")
-    if _text_of(closed) != said:
-        run.report(C8, f"a part with {shown(said)}", shown(closed), of=response, item=item.index)
+    text = _text_of(closed)
+    if text != said:
+        ours, theirs = both(said, closed if text is None else text)
+        run.report(C8, f"a part with {ours}", theirs, of=response, item=item.index)
     part.text = said
     part.takes = None
     part.closed = True
@@ -115,10 +119,5 @@ def finish(run: Run, response: Response, item: Item, final: dict[str, Any]) -> N
     value = final.get("summary")
     said = [_text_of(one) for one in value] if isinstance(value, list) else None
     if said != texts:
-        run.report(
-            C8,
-            f"a summary of {shown(texts, 120)}",
-            f"summary {shown(value, 120)}",
-            of=response,
-            item=item.index,
-        )
+        ours, theirs = both(texts, value if said is None else said, 120)
+        run.report(C8, f"a summary of {ours}", f"summary {theirs}", of=response, item=item.index)

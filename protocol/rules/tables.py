@@ -110,6 +110,9 @@ OUTPUTS: Final = {
     "shell_call_output": "shell_call",
 }
 
+_OF_PARTS: Final = ("function_call_output", "custom_tool_call_output")
+"""Their output may be a list of content parts."""
+
 TERMINAL: Final = {
     "response.completed": "completed",
     "response.incomplete": "incomplete",
@@ -193,29 +196,55 @@ _ITEM_MEMBERS: Final = frozenset(
 )
 
 
+def is_odd(output: dict[str, Any]) -> bool:
+    """Whether an output of a client may be refused for its form."""
+    value = output.get("output", output.get("tools"))
+    if output["type"] in _OF_PARTS and isinstance(value, list):
+        return not all(map(_is_part, value))
+    return not isinstance(value, str | list)
+
+
+def _is_part(value: Any) -> bool:
+    kind = value.get("type") if isinstance(value, dict) else None
+    return isinstance(kind, str) and (kind != "input_text" or isinstance(value.get("text"), str))
+
+
 def same(ours: Any, theirs: Any) -> bool:
     """Whether two items say the same: deep equality but for sealed members, and unknown ones of known items."""
-    if ours == theirs:
+    if _equal(ours, theirs):
         return True
     if not isinstance(ours, dict) or not isinstance(theirs, dict):
         return False
+    return all(same_value(ours.get(key), theirs.get(key)) for key in members(ours, theirs))
+
+
+def members(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    """The members by which two items are compared."""
     known = isinstance(kind := ours.get("type"), str) and kind in KINDS
-    for key in {*ours, *theirs}:
-        if key in SEALED or (known and key not in _ITEM_MEMBERS):
-            continue
-        if not same_value(ours.get(key), theirs.get(key)):
-            return False
-    return True
+    return [
+        key for key in {**ours, **theirs} if key not in SEALED and not (known and key not in _ITEM_MEMBERS)
+    ]
 
 
 def same_value(ours: Any, theirs: Any) -> bool:
     """Deep equality but for sealed members; an absent member is null."""
-    if ours == theirs:
+    if _equal(ours, theirs):
         return True
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        return all(
-            same_value(ours.get(key), theirs.get(key)) for key in {*ours, *theirs} if key not in SEALED
-        )
-    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
-        return all(map(same_value, ours, theirs))
-    return False
+    waiting = [(ours, theirs)]
+    while waiting:  # no recursion: a server may nest as deep as it likes
+        ours, theirs = waiting.pop()
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            waiting += [(ours.get(key), theirs.get(key)) for key in {*ours, *theirs} if key not in SEALED]
+        elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+            waiting += zip(ours, theirs, strict=True)
+        elif not _equal(ours, theirs):
+            return False
+    return True
+
+
+def _equal(ours: Any, theirs: Any) -> bool:
+    """Equality as Python has it; False also for what is nested too deep for it."""
+    try:
+        return bool(ours == theirs)
+    except RecursionError:
+        return False
