@@ -237,6 +237,29 @@ def test_violations_are_said_as_they_are_found():
 # --- exit codes
 
 
+def har(*streams: tuple[int, str, list[dict[str, object]], str | None]) -> bytes:
+    """Of the second, path, events and error of each stream."""
+    entries = [
+        {
+            "startedDateTime": f"2026-01-01T00:00:{second:02}.000Z",
+            "time": 500,
+            "request": {
+                "method": "GET" if "?" in path else "POST",
+                "url": f"https://a/v1/responses{path}",
+                "postData": {} if "?" in path else {"text": '{"model":"m","input":"hi","stream":true}'},
+            },
+            "response": {
+                "status": 200,
+                "content": {"mimeType": "text/event-stream", "text": sse(events)},
+                "_error": error,
+            },
+        }
+        for second, path, events, error in streams
+    ]
+    return json.dumps({"log": {"entries": entries}}).encode()
+
+
+AGAIN = "/resp_1?stream=true"
 NOTHING = trace.header_line(dialect="create", source="test")
 EXIT_CODES = {
     "clean": (CLEAN, 0),
@@ -244,6 +267,17 @@ EXIT_CODES = {
     "a violation in the second trace": (CLEAN + CUT, 1),
     "a clean SSE log": (sse(answer()).encode(), 0),
     "a cut SSE log": (sse(answer()[:5]).encode(), 1),
+    "a resumed stream of a HAR file": (
+        har((0, "", answer()[:4], None), (2, f"{AGAIN}&starting_after=3", answer()[4:], None)),
+        0,
+    ),
+    "a stream of a HAR file, and its replay": (har((0, "", answer(), None), (2, AGAIN, answer(), None)), 0),
+    "a cut stream of a HAR file": (har((0, "", answer()[:4], None)), 1),
+    "a stream of a HAR file that was cut again": (
+        har((0, "", answer()[:4], None), (2, f"{AGAIN}&starting_after=3", answer()[4:5], None)),
+        1,
+    ),
+    "a stream of a HAR file that its client left": (har((0, "", answer()[:4], "net::ERR_ABORTED")), 0),
     "events of an SDK": (b"\n".join(map(orjson.dumps, answer())), 0),
     "frames": (b"\n".join(map(orjson.dumps, [{**CREATE, "stream": True}, *answer()])), 0),
     "no trace": (b"hello\n", 2),

@@ -91,6 +91,7 @@ def test_a_text_without_lines_is_refused(monkeypatch):
         ("2026-01-01 00:00:00,5", 1767225600.5),
         ("2025-12-31T16:00:00-0800", 1767225600.0),
         ("soon", None),
+        ("0000-01-01T00:00:00Z", None),
         (None, None),
         (True, None),
         (float("nan"), None),
@@ -301,6 +302,28 @@ WRAPPERS = {
 }
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"type": "server.warning", "message": "slow"},
+        {"type": "server.notice", "text": '{"a":1}'},
+        {"type": "x.blob", "data": {"a": 1}},
+        {"type": "x.blob", "body": {"type": 1}},
+    ],
+)
+def test_a_bare_frame_may_have_members_of_a_wrapper(frame):
+    """What has a type, and no typed frame in it, is a frame itself, also if nobody knows its type."""
+    assert exchange_of(entries_of([CREATE, frame])) == [("c1", "in", CREATE), ("c1", "out", frame)]
+    assert kind_of(f"{json.dumps(frame)}\n{json.dumps(CREATED)}") == "events"
+
+
+def test_a_typed_wrapper_is_seen_through():
+    """What has a type is a wrapper if the frame in it has one as well."""
+    assert exchange_of(entries_of([{"type": "message", "data": json.dumps(CREATE)}])) == [
+        ("c1", "in", CREATE)
+    ]
+
+
 @pytest.mark.parametrize("log", WRAPPERS.values(), ids=WRAPPERS)
 def test_wrappers_are_seen_through(log):
     """Whatever the wrapper calls a direction, it is learnt from the frames."""
@@ -375,6 +398,18 @@ def test_the_form_can_be_said():
     assert entries_of([CREATE, CREATED], dialect="append")[0]["dialect"] == "append"
 
 
+@pytest.mark.parametrize("kind", ["frames", "events"])
+@pytest.mark.parametrize("late", ["response.done", "response.append"])
+def test_a_form_that_shows_too_late_is_asked_for(kind, late, monkeypatch):
+    """A guess that a later frame proves wrong is no verdict on it; a form that was said is."""
+    monkeypatch.setattr(reader_lines, "HEAD_LINES", 2)
+    log = [CREATED, DELTA, DELTA, {"type": late}]
+    with pytest.raises(trace.TraceError, match=r"line 4: .*--format frames --form append") as refusal:
+        entries_of(log, kind)
+    assert refusal.value.line == 4
+    assert frames_of(entries_of(log, kind, "create")) == log
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -445,13 +480,15 @@ def har(*entries):
     return json.dumps({"log": {"version": "1.2", "entries": list(entries)}})
 
 
-def har_entry(text, *, url="https://a/v1/responses?key=1", kind="text/event-stream", status=200, **more):
+def har_entry(
+    text, *, url="https://a/v1/responses?key=1", kind="text/event-stream", status=200, error=None, **more
+):
     content = {"mimeType": kind} if text is None else {"mimeType": kind, "text": text}
     return {
         "startedDateTime": "2026-01-01T00:00:00.000Z",
         "time": 500,
         "request": {"method": "POST", "url": url, "postData": {"text": '{"model":"m","stream":true}'}},
-        "response": {"status": status, "content": {"size": 9, **content}},
+        "response": {"status": status, "content": {"size": 9, **content}, "_error": error},
         **more,
     }
 
@@ -507,6 +544,66 @@ def test_an_exchange_without_an_answer_was_left_by_its_client():
     assert [frame.get("hook") for frame in frames_of(records)] == [None, "connection_close"]
 
 
+TORN = sse(CREATED) + "event: x\ndata: {"
+LOST = ("hook", {"hook": "connection_close", "by": "network"})
+LEFT = ("hook", {"hook": "connection_close", "by": "client"})
+
+
+@pytest.mark.parametrize(
+    ("entry", "answer"),
+    [
+        (har_entry(TORN), [("out", CREATED)]),
+        (har_entry(TORN, error="net::ERR_CONNECTION_RESET"), [("out", CREATED)]),
+        (har_entry(TORN, error="net::ERR_ABORTED"), [("out", CREATED), LEFT]),
+        (har_entry(TORN, error="NS_BINDING_ABORTED"), [("out", CREATED), LEFT]),
+        (har_entry('{"id":', kind="application/json", error="net::ERR_ABORTED"), [LEFT]),
+        (har_entry(sse(CREATED)[:-2]), [("out", CREATED)]),
+    ],
+)
+def test_an_answer_may_lack_its_end(entry, answer):
+    """What was cut off in its data was never whole; that the server is not to blame is known if the client left."""
+    assert exchange_of(entries_of(har(entry))) == [
+        ("c1", way, frame) for way, frame in [("in", REQUEST), ("out", ANSWER), *answer]
+    ]
+
+
+def watching(text, query, second=0, error=None):
+    request = {"method": "GET", "url": f"https://a/v1/responses/resp_1?{query}"}
+    begun = f"2026-01-01T00:00:{second:02}.000Z"
+    return har_entry(text, request=request, startedDateTime=begun, error=error)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("stream=true&starting_after=1&key=1", {"query": {"stream": "true", "starting_after": "1"}}),
+        ("key=1", {}),
+    ],
+)
+def test_a_har_file_says_what_is_asked_for_again(query, said):
+    """The query of a resumed stream is kept, as far as the protocol knows it: a key in it is not."""
+    asked = {"type": "http.request", "method": "GET", "path": "/v1/responses/resp_1", **said}
+    assert frames_of(entries_of(har(watching(sse(COMPLETED), query)))) == [asked, ANSWER, COMPLETED]
+
+
+def test_who_asks_for_a_stream_again_has_lost_it():
+    """Each stream of a response but the last was lost, or left; the last, or any other, may have ended too soon."""
+    query = "stream=true&starting_after="
+    found = exchange_of(
+        entries_of(
+            har(
+                har_entry(sse(CREATED)),
+                har_entry(sse({**CREATED, "response": {"id": "resp_2"}})),
+                watching(sse(DELTA), f"{query}0", 2),
+                watching("", f"{query}1", 4, error="net::ERR_ABORTED"),
+                watching("", f"{query}1", 6),
+            )
+        )
+    )
+    hooks = [(connection, way, frame) for connection, way, frame in found if way == "hook"]
+    assert hooks == [("c1", *LOST), ("c3", *LOST), ("c4", *LEFT)]
+
+
 def test_chrome_s_websocket_messages_are_read():
     """Messages of a WebSocket make a trace; whether it was closed is not known, so its end is not judged."""
     socket = har_entry(
@@ -537,6 +634,7 @@ def test_chrome_s_websocket_messages_are_read():
     [
         ('{"log":{"entries":[]}}', "none of the 0 exchanges"),
         (har(har_entry("{}", kind="application/json", url="https://a/chat")), "none of the 1 exchanges"),
+        (har(har_entry("{}", kind="application/json", url="//[")), "none of the 1 exchanges"),
         ('{"log":{}}', "no HAR file"),
         ('{"log":{"entries":3}}', "no list"),
         ('{"log":[1', "no HAR file"),
@@ -559,11 +657,17 @@ DETECTION = {
         f"{json.dumps(CREATED)}\n{json.dumps(CREATE)}",
         f"{json.dumps(CREATED)}\n{json.dumps({'type': 'response.done'})}",
         json.dumps({**CREATED, "stream_id": "a"}),
+        f"{json.dumps(CREATED)}\n{json.dumps({'type': 'error', 'status': 400, 'error': {}})}",
         "< {}",
         '{"t":0,"handshake":{}}',
     ],
     "har": ['{"log":{}}', '{\n  "log": {\n', '\n{\n"log":\n{'],
-    "events": [json.dumps(CREATED), "ResponseCreatedEvent(response=Response(id='a'))"],
+    "events": [
+        json.dumps(CREATED),
+        "ResponseCreatedEvent(response=Response(id='a'))",
+        json.dumps({"type": "error", "sequence_number": 1, "status": 400}),
+        json.dumps({"type": "error", "message": "no", "status": None}),
+    ],
 }
 
 

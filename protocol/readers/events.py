@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from protocol.readers.headers import Exchanges, header, record
+from protocol.readers.headers import Exchanges, header, record, refuse_append
 from protocol.trace import TraceError, parsed
 
 FIRST_LINE: Final = re.compile(rb"[A-Z]\w*\(\w+=")
@@ -21,13 +21,15 @@ _WAY_OUT: Final = "write one event a line, by event.to_json(indent=None) or repr
 
 
 def read(lines: Iterable[bytes], dialect: str | None = None) -> Iterator[dict[str, Any]]:
-    """Header and records. The dump has no times: all are 0. `TraceError`: a line that is no event."""
+    """Header and records. The dump has no times: all are 0. `TraceError`: a line that is no event, or no HTTP one."""
     yield header("an event dump", dialect or "http", "sse", ["out"])
     exchanges = Exchanges()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         event = _event(line, number)
+        if dialect is None:
+            refuse_append(event, number)
         yield record(0.0, exchanges.connection(event), "out", event)
 
 

@@ -2,7 +2,7 @@
 
 Wrappers differ, so they are guessed, by what is in the lines, not by who wrote them:
 - the frame is the line itself, or its member `frame`, `data`, `payload`, `message`, `text` or `body`, as an object or
-  as text; or it follows an arrow (`> {…}`, `< {…}`);
+  as text; or it follows an arrow (`> {…}`, `< {…}`). A line with a type, but no direction, wraps only typed ones;
 - the direction is a word in `dir`, `direction`, `from`, `sender` or `side` (and `type`, if it is `send` or `receive`).
   What a word means is learnt from the frames that bear it: who is said to have "sent" `response.create` is the client.
   Only without such evidence the table `WORDS` decides, and without a word the type of the frame;
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import attrs
 
-from protocol.readers.headers import dialect_of, header, hook, record, side_of
+from protocol.readers.headers import dialect_of, header, hook, record, refuse_append, side_of
 from protocol.readers.lines import Clock, looked_ahead, seconds_of
 from protocol.trace import TraceError, parsed
 
@@ -74,12 +74,15 @@ def taken_apart(line: bytes) -> Line:
     word = _word(value)
     if word is None and side_of(value):
         return Line(None, value, {})
+    may_be_bare = word is None and _is_typed(value)
     for key in PAYLOADS:
         if key in value:
-            return Line(word, _object_or_text(value[key]), value)
+            payload = _object_or_text(value[key])
+            if not may_be_bare or _is_typed(payload):
+                return Line(word, payload, value)
     if any(key in value for key in BESIDES):
         return Line(word, None, value)
-    if isinstance(value.get("type"), str):
+    if _is_typed(value):
         around = {*WORD_KEYS, *CONNECTIONS, *TIMES, "t_ms"} if word else set()
         frame = {key: member for key, member in value.items() if key not in around}
         return Line(word, frame, value if word else {})
@@ -95,6 +98,10 @@ def _word(value: Mapping[str, Any]) -> str | None:
     return kind if isinstance(kind, str) and kind in {"send", "receive", "sent", "received"} else None
 
 
+def _is_typed(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("type"), str)
+
+
 def _object_or_text(payload: Any) -> Any:
     if not isinstance(payload, str):
         return payload
@@ -108,14 +115,18 @@ def _object_or_text(payload: Any) -> Any:
 def read(lines: Iterable[bytes], dialect: str | None = None) -> Iterator[dict[str, Any]]:
     """Header and records. Form and directions are those of the first lines (see `looked_ahead`).
 
-    `TraceError`: a line without a frame, or whose direction cannot be told.
+    `TraceError`: a line without a frame, or whose direction cannot be told, or a form that shows too late.
     """
     head, lines = looked_ahead(lines)
     log = _Log(head)
-    yield log.header(dialect)
+    top = log.header(dialect)
+    yield top
+    guessed = dialect is None and top["dialect"] == "create"
     for number, line in enumerate(lines, 1):
-        if line.strip():
-            yield from log.records(line, number)
+        for made in log.records(line, number) if line.strip() else ():
+            if guessed:
+                refuse_append(made.get("frame"), number)
+            yield made
 
 
 class _Log:

@@ -9,7 +9,7 @@ import base64
 import binascii
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import orjson
 
@@ -20,6 +20,8 @@ from protocol.trace import TraceError, parsed
 
 KIND: Final = "a HAR file"
 _SIDES: Final = {"send": "in", "receive": "out"}
+_WATCHING: Final = ("stream", "starting_after")
+"""Of a query only what asks for a stream again is kept: it may have a key in it."""
 
 Record = dict[str, Any]
 
@@ -63,8 +65,25 @@ def _in_order(records: Iterable[Record]) -> Iterator[Record]:
 def _http_trace(entries: Sequence[Mapping[str, Any]], dialect: str | None) -> Iterator[Record]:
     streamed = any(_is_stream(entry) for entry in entries)
     yield header(KIND, dialect or "http", "sse" if streamed else "json", ["in", "out"])
-    numbered = enumerate(entries, 1)
-    yield from _in_order(made for number, entry in numbered for made in _exchange(f"c{number}", entry))
+    numbered = [(number, list(_exchange(f"c{number}", entry))) for number, entry in enumerate(entries, 1)]
+    last = {_watched(made[0]): number for number, made in numbered}
+    for number, made in numbered:
+        if made[-1]["dir"] != "hook" and any(last.get(name, 0) > number for name in _streamed(made)):
+            made.append(hook(made[-1]["t"], f"c{number}", "connection_close", by="network"))
+    yield from _in_order(found for _, made in numbered for found in made)
+
+
+def _watched(asked: Record) -> str:
+    """The response whose stream is asked for again; empty: none is."""
+    frame = asked["frame"]
+    again = _object(frame, "query").get("stream", "").lower() == "true"
+    return str(frame["path"]).rpartition("/")[2] if again else ""
+
+
+def _streamed(exchange: Sequence[Record]) -> set[str]:
+    """The responses that an exchange is a stream of."""
+    named = (_object(_object(made, "frame"), "response").get("id") for made in exchange)
+    return {_watched(exchange[0]), *map(str, filter(None, named))} - {""}
 
 
 def _exchange(connection: str, entry: Mapping[str, Any]) -> Iterator[Record]:
@@ -72,14 +91,31 @@ def _exchange(connection: str, entry: Mapping[str, Any]) -> Iterator[Record]:
     begin = seconds_of(entry.get("startedDateTime")) or 0.0
     took_ms = entry.get("time")
     end = begin + (max(0.0, took_ms / 1000) if isinstance(took_ms, int | float) else 0.0)
-    url = urlsplit(str(request.get("url", "")))
-    asked = {"type": "http.request", "method": request.get("method", "POST"), "path": url.path}
-    body = _json_or_none(_object(request, "postData").get("text"))
-    yield record(begin, connection, "in", asked if body is None else {**asked, "body": body})
-    answered: Record = {"type": "http.response", "status": response.get("status")}
-    if not response.get("status"):
+    yield record(begin, connection, "in", _asked(request))
+    if response.get("status"):
+        yield from _answer(connection, end, entry)
+    if not response.get("status") or "ABORTED" in str(response.get("_error")):
         yield hook(end, connection, "connection_close", by="client")
-        return
+
+
+def _asked(request: Mapping[str, Any]) -> Record:
+    url = _url(request)
+    asked = {"type": "http.request", "method": request.get("method", "POST"), "path": url.path}
+    query = {name: value for name, value in parse_qsl(url.query) if name in _WATCHING}
+    body = _json_or_none(_object(request, "postData").get("text"))
+    return asked | ({"query": query} if query else {}) | ({} if body is None else {"body": body})
+
+
+def _url(request: Mapping[str, Any]) -> SplitResult:
+    try:
+        return urlsplit(str(request.get("url", "")))
+    except ValueError:
+        return urlsplit("")  # no address, so it is none of ours
+
+
+def _answer(connection: str, end: float, entry: Mapping[str, Any]) -> Iterator[Record]:
+    response = _object(entry, "response")
+    answered: Record = {"type": "http.response", "status": response.get("status")}
     text = _content(response)
     if text is None:
         yield record(end, connection, "out", answered)
@@ -114,7 +150,7 @@ def _is_stream(entry: Mapping[str, Any]) -> bool:
 
 
 def _is_ours(entry: Mapping[str, Any]) -> bool:
-    if "responses" in urlsplit(str(_object(entry, "request").get("url", ""))).path.split("/"):
+    if "responses" in _url(_object(entry, "request")).path.split("/"):
         return True
     text = _content(_object(entry, "response")) if _is_stream(entry) else None
     return any(side_of(frame) == "out" for _, frame in events_in(text or b""))

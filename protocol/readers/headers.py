@@ -16,6 +16,9 @@ TERMINAL_TYPES: Final = frozenset(
     {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}
 )
 
+APPEND_TYPES: Final = ("response.append", "response.done")
+"""What only the append form has."""
+
 APPEND_BETA: Final = "responses_websockets=2026-02-04"
 INJECT_BETA: Final = "responses_multi_agent"
 
@@ -60,8 +63,10 @@ def side_of(frame: Any) -> Side | None:
 
 
 def is_websocket_only(frame: Mapping[str, Any]) -> bool:
-    """No HTTP stream has such a frame."""
+    """No HTTP stream has such a frame: there an error has a number, and no status."""
     kind = str(frame.get("type"))
+    if kind == "error" and "sequence_number" not in frame and type(frame.get("status")) is int:
+        return True
     return kind in CLIENT_TYPES or kind == "response.done" or "stream_id" in frame or "inject" in kind
 
 
@@ -71,11 +76,21 @@ def dialect_of(frames: Iterable[Mapping[str, Any]], beta: str = "") -> str:
     for frame in () if APPEND_BETA in beta else frames:
         kind = str(frame.get("type"))
         agents = frame.get("multi_agent")
-        if kind in {"response.append", "response.done"}:
+        if kind in APPEND_TYPES:
             return "append"
         if kind.startswith("response.inject") or (isinstance(agents, dict) and agents.get("enabled")):
             found = "inject"
     return "append" if APPEND_BETA in beta else found
+
+
+def refuse_append(frame: Any, number: int) -> None:
+    """`TraceError`: a frame of the append form, in a log whose first lines were taken for those of another."""
+    if isinstance(frame, dict) and frame.get("type") in APPEND_TYPES:
+        raise trace.TraceError(
+            f"line {number}: {frame['type']} is of the append form, of which the first lines showed nothing; "
+            "say it: --format frames --form append",
+            number,
+        )
 
 
 class Exchanges:

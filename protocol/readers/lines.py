@@ -78,9 +78,9 @@ def seconds_of(value: Any) -> float | None:
     """A point in time: a number of seconds or milliseconds, as number or text, or an ISO date; None if it is none."""
     if isinstance(value, str):
         match = _ISO.match(value.strip())
-        if match:
-            return _iso_seconds(match)
         try:
+            if match:
+                return _iso_seconds(match)
             value = float(value)
         except ValueError:
             return None
@@ -90,6 +90,7 @@ def seconds_of(value: Any) -> float | None:
 
 
 def _iso_seconds(match: re.Match[str]) -> float:
+    """`ValueError`: there is no year 0."""
     *parts, fraction, zone = match.groups()
     year, month, day, hour, minute, second = map(int, parts)
     whole = calendar.timegm((year, max(1, min(month, 12)), max(1, day), hour, minute, second))

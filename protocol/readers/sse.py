@@ -78,16 +78,18 @@ def read(lines: Iterable[bytes], dialect: str | None = None) -> Iterator[dict[st
         elif event := parser.feed(line):
             found = True
             yield from _event_records(event, exchanges)
-    event = parser.finish()
-    if event and _is_whole(payload(event[1])):
+    if event := _last_event(parser):
         found = True
         yield from _event_records(event, exchanges)
     if not found:
         raise TraceError("no event in it; an SSE log has lines that begin with 'event:' or 'data:'")
 
 
-def _is_whole(frame: Any) -> bool:
-    return isinstance(frame, dict) or frame == "[DONE]"
+def _last_event(parser: EventParser) -> tuple[str | None, bytes] | None:
+    """The one that lacks its empty line, if it is whole."""
+    event = parser.finish()
+    frame = payload(event[1]) if event else None
+    return event if isinstance(frame, dict) or frame == "[DONE]" else None
 
 
 def _event_records(event: tuple[str | None, bytes] | None, exchanges: Exchanges) -> Iterator[dict[str, Any]]:
@@ -97,8 +99,10 @@ def _event_records(event: tuple[str | None, bytes] | None, exchanges: Exchanges)
 
 
 def events_in(text: bytes) -> Iterator[tuple[str | None, Any]]:
-    """Name and frame of each event of one whole answer."""
+    """Name and frame of each event of one answer; as in `read`, what was cut off is left out."""
     parser = EventParser()
-    for line in [*text.splitlines(), b""]:
+    for line in text.splitlines():
         if event := parser.feed(line):
             yield event[0], payload(event[1])
+    if event := _last_event(parser):
+        yield event[0], payload(event[1])
