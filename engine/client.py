@@ -123,6 +123,10 @@ class Client:
         self._transport = wire
         self._recorder = recorder
         self._max_unread_events = limits.max_unread_events
+        self._turn = trio.Lock()
+        """Of the open rollout."""
+        self._tools: trio.Nursery | None = None
+        """Where those of the newest rollout run."""
         self._begin()
 
     def _begin(self) -> None:
@@ -155,6 +159,7 @@ class Client:
     ) -> AsyncIterator[ClientRollout]:
         """Start a rollout and run its tools while the block runs; leaving the block early abandons it.
 
+        Waits until the client's rollout before is left. `RuntimeError`: that would be for ever, as this one is within it.
         `members` are further members of the create, of each create of the rollout where there are several.
         `functions`: by name; a call of another name gets an error as output.
         What the block raises comes out as it is. Iterating raises `RolloutRefusedError` if the server refuses, and
@@ -167,22 +172,39 @@ class Client:
         send, receive = trio.open_memory_channel[_Heard | RemoteProtocolError | TransportClosed](
             self._max_unread_events
         )
+        if self._is_within():
+            raise RuntimeError(
+                "this rollout is within another one of the same client: leave it first, or connect another client"
+            )
         error: Exception | None = None
-        try:
-            async with trio.open_nursery() as nursery, receive:
-                run = Run(self.form, Progress.of(create), functions or {}, nursery, self._send_for)
-                run.begin()
-                nursery.start_soon(self._pump, send, run)
-                try:
-                    yield ClientRollout(receive)
-                except Exception as raised:  # noqa: BLE001  # raised again below, outside the nursery and its group
-                    error = raised
-                nursery.cancel_scope.cancel()
-        finally:
-            if await self._transport.drop():
-                self._begin()
+        async with self._turn:
+            try:
+                async with trio.open_nursery() as nursery, receive:
+                    self._tools = nursery
+                    run = Run(self.form, Progress.of(create), functions or {}, nursery, self._send_for)
+                    try:
+                        run.begin()
+                        nursery.start_soon(self._pump, send, run)
+                        yield ClientRollout(receive)
+                    except Exception as raised:  # noqa: BLE001  # raised again below, outside the nursery and its group
+                        error = raised
+                    nursery.cancel_scope.cancel()
+            finally:
+                if await self._transport.drop():
+                    self._begin()
         if error is not None:
             raise error
+
+    def _is_within(self) -> bool:
+        """Does the open rollout wait for the current task? It does for the one that opened it, for tools, and for what these start."""
+        task = trio.lowlevel.current_task()
+        if self._turn.statistics().owner is task:
+            return True
+        while (nursery := task.parent_nursery) is not None:
+            if nursery is self._tools:
+                return True
+            task = nursery.parent_task
+        return False
 
     async def _pump(
         self,

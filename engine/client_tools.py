@@ -1,7 +1,8 @@
 """A rollout from the client's side: what it has heard, which tools run, and what it sends next.
 
 Functions run at once and concurrently, each from the moment its call is whole. Their outputs go when the form's row allows
-it (`engine.client_forms`), in the order of the calls. The output of a function that raises is the error's text.
+it (`engine.client_forms`), in the order of the calls. The output of a function that raises is the error's text, and so is
+that of one whose answer no JSON can hold.
 """
 
 import inspect
@@ -84,10 +85,10 @@ class Run:
             known = ", ".join(sorted(self._functions)) or "none"
             return f"error: there is no tool named {call.name!r}; there are: {known}"
         try:
-            answer = await _invoke(function, call)
+            return _written(await _invoke(function, call))
         except Exception as error:  # noqa: BLE001  # the model sees it and may try something else
-            return f"error: {type(error).__name__}: {error}"
-        return answer if isinstance(answer, str) else orjson.dumps(answer).decode()
+            text = f"error: {type(error).__name__}: {error}"
+            return text.encode(errors="backslashreplace").decode()  # names of files may hold lone surrogates
 
     def _deliver(self) -> None:
         """Send what is ready, if it may go now."""
@@ -111,3 +112,11 @@ async def _invoke(function: Function, call: Call) -> Any:
     if not isinstance(arguments, dict):
         raise TypeError(f"arguments must be a JSON object, not {call.arguments[:100]}")
     return await function(**arguments, **more)
+
+
+def _written(answer: Any) -> str:
+    """Text as it is, the rest as JSON. `TypeError`, `UnicodeEncodeError`: it cannot be sent."""
+    if not isinstance(answer, str):
+        return orjson.dumps(answer).decode()
+    answer.encode()  # lone surrogates are refused here, where they are still the function's fault
+    return answer

@@ -29,19 +29,17 @@ AUTO: Final = ToolChoice()
 def read_tool_choice(choice: str | Mapping[str, Any] | None, table: ToolTable) -> ToolChoice:
     """The choice, checked against the tools.
 
-    `RemoteProtocolError`: `invalid_value` for a named tool that is not there, or for a choice of no known shape.
+    `RemoteProtocolError`: a named tool is not there, or the choice is of no known shape; the path says where.
     """
     if choice is None:
         return AUTO
     if isinstance(choice, str):
         return ToolChoice(_mode(choice, "tool_choice", required_or_auto=False))
-    kind = choice.get("type")
+    kind = _text(choice, "type", "tool_choice")
     if kind == "allowed_tools":
         return _allowed_tools(choice, table)
     if kind in ("function", "custom"):
-        return ToolChoice("required", frozenset({_key(choice, table)}))
-    if not isinstance(kind, str):
-        raise refusal("invalid_value", field="tool_choice.type")
+        return ToolChoice("required", frozenset({_key(choice, "tool_choice", table)}))
     return AUTO  # "a hosted one is treated as auto"
 
 
@@ -52,12 +50,14 @@ def _allowed_tools(choice: Mapping[str, Any], table: ToolTable) -> ToolChoice:
         raise refusal("invalid_type", field="tool_choice.tools", expected="a list of tools")
     only: set[ToolKey] = set()
     for place, tool in enumerate(listed):
+        field = f"tool_choice.tools[{place}]"
         if not isinstance(tool, Mapping):
-            raise refusal("invalid_type", field=f"tool_choice.tools[{place}]", expected="an object")
-        if tool.get("type") in ("function", "custom"):
-            only.add(_key(tool, table))
-        elif tool.get("type") == "mcp":
-            label = str(tool.get("server_label"))
+            raise refusal("invalid_type", field=field, expected="an object")
+        kind = _text(tool, "type", field)
+        if kind in ("function", "custom"):
+            only.add(_key(tool, field, table))
+        elif kind == "mcp":
+            label = _text(tool, "server_label", field)
             only |= {
                 (label, name) for name in table.hosted.get(label, ()) if tool.get("name") in (None, name)
             }
@@ -72,9 +72,20 @@ def _mode(mode: object, field: str, *, required_or_auto: bool) -> ChoiceMode:
     raise refusal("invalid_value", field=field)
 
 
-def _key(named: Mapping[str, Any], table: ToolTable) -> ToolKey:
-    name, namespace = named.get("name"), named.get("namespace")
-    tool = table.client.get((namespace, name)) if isinstance(name, str) else None
+def _key(named: Mapping[str, Any], field: str, table: ToolTable) -> ToolKey:
+    name = _text(named, "name", field)
+    namespace = None if named.get("namespace") is None else _text(named, "namespace", field)
+    tool = table.client.get((namespace, name))
     if tool is None or tool.kind != named["type"]:
         raise refusal("tool_choice", name=name)
     return tool.namespace, tool.name
+
+
+def _text(whole: Mapping[str, Any], member: str, field: str) -> str:
+    """A member that must be there; `field` is the path of the whole."""
+    path = f"{field}.{member}"
+    if member not in whole:
+        raise refusal("missing", field=path)
+    if not isinstance(whole[member], str):
+        raise refusal("invalid_type", field=path, expected="a string")
+    return str(whole[member])

@@ -52,6 +52,17 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
 }
 """Inclusive bounds of the create body's numbers (reference 9)."""
 
+_TEXT: Final = (str, "a string")
+_FLAG: Final = (bool, "a boolean")
+_NESTED: Final[Mapping[str, Mapping[str, tuple[type, str]]]] = {
+    "reasoning": dict.fromkeys(("effort", "summary", "context", "mode"), _TEXT),
+    "text": {"verbosity": _TEXT},
+    "prompt_cache_options": {"prewarm": _FLAG},
+    "stream_options": dict.fromkeys(("include_obfuscation", "include_usage"), _FLAG),
+    "multi_agent": {"enabled": _FLAG, "max_concurrent_subagents": (int, "an integer")},
+}
+"""Types of what the create body's objects hold (reference 9); their values are open, as servers add some."""
+
 
 class _Mismatch(ValueError):  # noqa: N818  # carries a result to `_explain`, is never shown
     """A value of the wrong type; the text is what was expected."""
@@ -395,8 +406,8 @@ def _check_create(data: dict[str, Any]) -> None:
             raise refusal("unsupported_parameter", field=name)
     if data.get("background") is True:
         raise refusal("unsupported_parameter", field="background")
-    options = data.get("prompt_cache_options")
-    if type(options) is dict and options.get("prewarm") is True:
+    _check_nested(data)
+    if (data.get("prompt_cache_options") or {}).get("prewarm") is True:
         data["generate"] = False  # the same wish in other words (reference 4.3 rule 3)
     metadata = data.get("metadata")
     if type(metadata) is dict and (
@@ -404,6 +415,18 @@ def _check_create(data: dict[str, Any]) -> None:
     ):
         raise refusal("invalid_value", field="metadata")
     _check_call_ids(data)
+
+
+def _check_nested(data: Mapping[str, Any]) -> None:
+    for name, members in _NESTED.items():
+        whole = data.get(name)
+        if whole is None:
+            continue
+        if type(whole) is not dict:
+            raise refusal("invalid_type", field=name, expected="an object")
+        for member, (cls, expected) in members.items():
+            if whole.get(member) is not None and type(whole[member]) is not cls:
+                raise refusal("invalid_type", field=f"{name}.{member}", expected=expected)
 
 
 def _check_batch(data: dict[str, Any]) -> None:

@@ -262,11 +262,15 @@ class ClientSession:
         """Was an append sent after the lane's last create?"""
 
     def send(self, event: events.ClientEvent) -> bytes:
-        """Encode a request. `LocalProtocolError`: an append on a connection that has not opted in."""
+        """Encode a request. `LocalProtocolError`: an append on a connection that has not opted in.
+
+        `TypeError`: it cannot be written, and is not sent.
+        """
         if isinstance(event, events.ResponseAppend) and not self._append:
             raise LocalProtocolError(
                 "this connection has not opted into response.append: connect(form='append')"
             )
+        text = codec.encode(event)
         if isinstance(event, events.ResponseCreate):
             inject = event.multi_agent is not None and event.multi_agent.get("enabled") is True
             dialect = INJECT if inject else APPEND if self._append else CREATE
@@ -277,7 +281,7 @@ class ClientSession:
             self._answer(self._by_id.get(event.response_id), event.input)
         if isinstance(event, events.ResponseCreate | events.ResponseAppend):
             self._appended[event.stream_id] = isinstance(event, events.ResponseAppend)
-        return codec.encode(event)
+        return text
 
     def _answer(self, record: Record | None, batch: tuple[Item, ...]) -> None:
         """The calls of a batch that the server must accept are answered from here on; of one it must refuse, none is."""

@@ -52,6 +52,19 @@ async def identified(call_id, a, b):
     return f"{a + b} for {call_id.split('_')[0]}"
 
 
+def answering(answer):
+    async def function(**_):
+        await trio.lowlevel.checkpoint()
+        return answer
+
+    return {"add": function}
+
+
+async def opens(**_):
+    await trio.lowlevel.checkpoint()
+    raise OSError("no file bad\udcff")
+
+
 class Heard(NoRecorder):
     """Counts frames of the server."""
 
@@ -94,10 +107,24 @@ async def test_outputs_stand_in_call_order_whatever_finishes_first(form, autojum
         ({"add": fails}, "error: LookupError: no such shelf"),
         ({}, "error: there is no tool named 'add'; there are: none"),
         ({"add": identified}, "3 for call"),
+        ({"add": opens}, "error: OSError: no file bad\\udcff"),
+        (answering({"a": [1, None]}), '{"a":[1,null]}'),
+        (answering({1}), "error: TypeError: Type is not JSON serializable: set"),
+        (answering(b"x"), "error: TypeError: Type is not JSON serializable: bytes"),
+        (answering({1: 2}), "error: TypeError: Dict key must be str"),
+        (answering(2**70), "error: TypeError: Integer exceeds 64-bit range"),
+        (answering({"a": "\udcff"}), "error: TypeError: str is not valid UTF-8: surrogates not allowed"),
+        (
+            answering("bad\udcff"),
+            (
+                "error: UnicodeEncodeError: 'utf-8' codec can't encode character '\\udcff' in position 3: "
+                "surrogates not allowed"
+            ),
+        ),
     ],
 )
 async def test_what_a_function_does_becomes_the_output(functions, expected, autojump_clock):
-    """An error's text, the lack of a tool, or the answer: the rollout goes on with it."""
+    """An error's text, the lack of a tool, or the answer, if it can be sent: the rollout goes on with it."""
     engine = engine_of([call("add", '{"a":1,"b":2}'), END], [*say("done"), END])
     assert [expected] == await answers_of(engine, functions)
 
@@ -299,6 +326,65 @@ async def test_a_refused_turn_raises_in_each_form(form, autojump_clock):
             await rollout.wait_ended()
     assert (refused.value.error.code, rollout.text) == ("previous_response_not_found", "fine")
     assert refused.value.error.param == "previous_response_id"
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_what_cannot_be_sent_raises_as_it_is(form, autojump_clock):
+    """A create that no JSON can hold raises without a group of errors, and the client can begin another rollout."""
+    async with memory_client(engine_of([*say("fine"), END]), form=form) as client:
+        with pytest.raises(TypeError, match="surrogates not allowed"):
+            async with client.rollout(model="m", input="\udcff"):
+                pytest.fail("there is no such rollout")
+        async with client.rollout(model="m", input="go") as rollout:
+            await rollout.wait_ended()
+    assert rollout.text == "fine"
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_rollouts_of_one_client_run_one_after_the_other(form, autojump_clock):
+    """A rollout that another task opens waits until the first one is left, and each hears its own events."""
+    heard = []
+
+    async def run(client, after_seconds):
+        await trio.sleep(after_seconds)
+        async with client.rollout(model="m", input="go") as rollout:
+            heard.append("begun")
+            await rollout.wait_ended()
+            heard.append(rollout.text)
+
+    engine = engine_of([*say("done"), Stall(10), END])
+    async with memory_client(engine, form=form) as client, trio.open_nursery() as nursery:
+        for after_seconds in (0, 1):
+            nursery.start_soon(run, client, after_seconds)
+    assert heard == ["begun", "done"] * 2
+
+
+def asks_once(_prompt, _tools):
+    (answer,) = yield (Use("add", {}),)
+    yield Say(answer)
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_rollout_within_another_one_is_an_error(form, autojump_clock):
+    """In the block, and in a tool or what it starts: to wait there for the rollout's end would be to wait for ever."""
+    engine = Engine.make(PolicySampler(program(asks_once)))
+    async with memory_client(engine, form=form) as client:
+
+        async def nested():
+            with pytest.raises(RuntimeError, match="leave it first, or connect another client"):
+                async with client.rollout(model="m", input="go"):
+                    pytest.fail("two at once")
+
+        async def tool():
+            await nested()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(nested)
+            return "both refused"
+
+        async with client.rollout(model="m", input="go", tools=[ADD], functions={"add": tool}) as rollout:
+            await nested()
+            await rollout.wait_ended()
+    assert rollout.text == "both refused"
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -589,6 +589,31 @@ def with_part(**part: Any) -> dict[str, Any]:
         (create(reasoning=[]), "invalid_type", "reasoning", "an object"),
         (create(text="a"), "invalid_type", "text", "an object"),
         (create(multi_agent=True), "invalid_type", "multi_agent", "an object"),
+        (create(multi_agent={"enabled": "x"}), "invalid_type", "multi_agent.enabled", "a boolean"),
+        (create(multi_agent={"enabled": 1}), "invalid_type", "multi_agent.enabled", "a boolean"),
+        (
+            create(multi_agent={"enabled": True, "max_concurrent_subagents": "x"}),
+            "invalid_type",
+            "multi_agent.max_concurrent_subagents",
+            "an integer",
+        ),
+        *(
+            (create(reasoning={name: 5}), "invalid_type", f"reasoning.{name}", "a string")
+            for name in ("effort", "summary", "context", "mode")
+        ),
+        (create(text={"verbosity": 5}), "invalid_type", "text.verbosity", "a string"),
+        (create(prompt_cache_options=0), "invalid_type", "prompt_cache_options", "an object"),
+        (
+            create(prompt_cache_options={"prewarm": 5}),
+            "invalid_type",
+            "prompt_cache_options.prewarm",
+            "a boolean",
+        ),
+        (create(stream_options=5), "invalid_type", "stream_options", "an object"),
+        *(
+            (create(stream_options={name: "no"}), "invalid_type", f"stream_options.{name}", "a boolean")
+            for name in ("include_obfuscation", "include_usage")
+        ),
         (create(truncation="some"), "invalid_value", "truncation", ""),
         (create(truncation=1), "invalid_type", "truncation", "a string"),
         (create(temperature=2.1), "invalid_value", "temperature", ""),
@@ -626,6 +651,22 @@ def test_a_bad_member_of_a_create_is_named(data: Any, code: str, param: str, mes
     }
     assert (error.code, error.param, error.status) == (code, param, 400)
     assert error.message == words[code]
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"reasoning": {"effort": None, "summary": None, "context": "all_turns", "new": 1}},
+        {"reasoning": {"effort": "utmost"}, "text": {"format": None, "verbosity": "chatty"}},
+        {"multi_agent": {"enabled": None, "max_concurrent_subagents": 1}, "stream_options": None},
+        {"prompt_cache_options": {"prewarm": None, "mode": "explicit", "ttl": "30m"}},
+        {"stream_options": {"include_usage": True, "include_obfuscation": False}},
+    ],
+)
+def test_what_objects_of_a_create_hold_is_open(members: dict[str, Any]) -> None:
+    """Null is absent, and a value or member that is not known passes: only types are refused."""
+    read = decode_client(json.dumps(create(**members)))
+    assert all(getattr(read, name, whole) == whole for name, whole in members.items())
 
 
 @pytest.mark.parametrize("size", [0, 257])

@@ -355,21 +355,39 @@ def test_a_named_tool_that_is_not_offered_is_refused(choice):
     assert expected == answer(Validate().tool_choice, choice, CHOICE_TABLE)
 
 
+def allowed(*tools):
+    return {"type": "allowed_tools", "tools": list(tools)}
+
+
 @pytest.mark.parametrize(
-    ("choice", "param"),
+    ("choice", "code", "param"),
     [
-        ("sometimes", "tool_choice"),
-        ({"name": "f"}, "tool_choice.type"),
-        ({"type": "custom", "name": "f"}, "tool_choice"),
-        ({"type": "function", "name": ["f"]}, "tool_choice"),
-        ({"type": "allowed_tools", "mode": "none", "tools": []}, "tool_choice.mode"),
-        ({"type": "allowed_tools", "mode": "auto"}, "tool_choice.tools"),
-        ({"type": "allowed_tools", "mode": "auto", "tools": ["f"]}, "tool_choice.tools[0]"),
+        ("sometimes", "invalid_value", "tool_choice"),
+        ({}, "missing_required_parameter", "tool_choice.type"),
+        ({"name": "f"}, "missing_required_parameter", "tool_choice.type"),
+        ({"type": None, "name": "f"}, "invalid_type", "tool_choice.type"),
+        ({"type": "custom", "name": "f"}, "invalid_value", "tool_choice"),
+        ({"type": "function"}, "missing_required_parameter", "tool_choice.name"),
+        ({"type": "custom", "name": 5}, "invalid_type", "tool_choice.name"),
+        ({"type": "function", "name": ["f"]}, "invalid_type", "tool_choice.name"),
+        ({"type": "function", "name": "g", "namespace": ["n"]}, "invalid_type", "tool_choice.namespace"),
+        ({"type": "allowed_tools", "mode": "none", "tools": []}, "invalid_value", "tool_choice.mode"),
+        ({"type": "allowed_tools", "mode": "auto"}, "invalid_type", "tool_choice.tools"),
+        (allowed("f"), "invalid_type", "tool_choice.tools[0]"),
+        (allowed({"name": "f"}), "missing_required_parameter", "tool_choice.tools[0].type"),
+        (
+            allowed(function("f"), {"type": "function"}),
+            "missing_required_parameter",
+            "tool_choice.tools[1].name",
+        ),
+        (allowed({"type": "custom", "name": 5}), "invalid_type", "tool_choice.tools[0].name"),
+        (allowed({"type": "mcp"}), "missing_required_parameter", "tool_choice.tools[0].server_label"),
     ],
 )
-def test_a_tool_choice_of_no_known_shape_is_refused(choice, param):
+def test_a_tool_choice_of_no_known_shape_is_refused(choice, code, param):
     """A choice that means nothing, or a tool of another kind, is refused with its path."""
-    assert param == answer(Validate().tool_choice, choice, CHOICE_TABLE)[2]
+    refused = answer(Validate().tool_choice, choice, CHOICE_TABLE)
+    assert (code, param) == (refused[0], refused[2])
 
 
 def test_a_choice_limits_what_may_be_called():
