@@ -117,6 +117,28 @@ def test_clocks_that_are_compared_are_compared_in_the_report(tmp_path: Path) -> 
     assert {path.name for path in (tmp_path / "out").glob("*.jsonl")} == {"virtual.jsonl", "wall.jsonl"}
 
 
+def test_rollouts_that_are_not_there_leave_no_results(tmp_path: Path) -> None:
+    """Whoever mends the path runs the same command again."""
+    file, works, out = tmp_path / "mine.toml", tmp_path / "works.jsonl", tmp_path / "out"
+    cell = SMALL[SMALL.index("calls = 1") : SMALL.index("rtt_ms")]
+    file.write_text(SMALL.replace(cell, "").replace('"uniform"', f'"file"\npath = "{works}"'))
+    code, _, err = said("run", str(file), "--out", str(out))
+    assert (code, "work.path" in err) == (USAGE, True)
+    works.write_text('{"id": "a", "ctx0": 0, "steps": [[10, 5, 0.5], [10, 5, 0]]}\n')
+    assert said("run", str(file), "--out", str(out))[0] in (OK, INVALID)
+
+
+def test_a_report_of_nothing_is_an_error(ladder: Path, tmp_path: Path) -> None:
+    """Of a run that was stopped before its first rollout, and of one whose trace is empty, which leaves no results."""
+    (tmp_path / "results.jsonl").write_bytes((ladder / "results.jsonl").read_bytes().splitlines(True)[0])
+    code, _, err = said("report", str(tmp_path))
+    assert (code, "holds no rollout yet" in err) == (USAGE, True)
+    (tmp_path / "empty").touch()
+    code, _, err = said("map", "--quick", "--trace", str(tmp_path / "empty"), "--out", str(tmp_path / "map"))
+    assert (code, "empty has no rollout" in err) == (USAGE, True)
+    assert not (tmp_path / "map" / "results.jsonl").exists()
+
+
 def test_many_turns_are_shown_one_by_one(tmp_path: Path) -> None:
     """The cost of turn n is a line, and its ends are compared."""
     file = tmp_path / "soak.toml"

@@ -404,6 +404,26 @@ def test_a_kept_file_can_be_opened(folder, ladder, tmp_path):
     assert said("report", str(folder / "ladder"), "--out", str(out))[0] == USAGE
 
 
+def test_a_result_file_has_its_report_beside_it(ladder, tmp_path, monkeypatch):
+    """Whatever it is called, and nothing is written elsewhere; elsewhere it has the name by which results are found."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    lone = tmp_path / "a" / "lone.jsonl"
+    lone.write_bytes((ladder / RESULTS).read_bytes())
+    assert said("report", "a/lone.jsonl")[0] == OK
+    assert 'href="lone.jsonl"' in (tmp_path / "a" / "report.html").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert said("report", "a/lone.jsonl", "--out", "b")[0] == OK
+    assert {RESULTS, "report.html"} < {path.name for path in (tmp_path / "b").iterdir()}
+
+
+def test_what_is_no_result_is_copied_nowhere(tmp_path):
+    """Its first line is read before anything is written."""
+    (tmp_path / "A.sse").write_text("data: 1\n")
+    assert said("report", str(tmp_path / "A.sse"), "--out", str(tmp_path / "out"))[0] == USAGE
+    assert not (tmp_path / "out").exists()
+
+
 def test_kept_results_are_named():
     """Without a name they are listed; a wrong one names those there are."""
     code, told, _ = said("kept")

@@ -341,6 +341,9 @@ def test_interval_holds_the_estimate_and_is_seeded():
         ([], 0.3, {}, "no rollout"),
         ([Sums(1, 1, 0.0, 1, 1)], 0.3, {"left_seconds": 2.0}, "--left 2 s"),
         ([Sums(1, 1, 0.0, 1, 1)], 0.3, {"rates": [0.0]}, "--tokens-per-second must be more"),
+        ([Sums(1, 1, 0.0, 1, 1)], 0.3, {"rates": [65.0, math.nan]}, "--tokens-per-second must be more"),
+        ([Sums(1, 1, 0.0, 1, 1)], 0.3, {"rates": [math.inf]}, "--tokens-per-second must be more"),
+        ([Sums(1, 1, 0.0, 1, 1)], 0.3, {"most_seconds": math.inf}, "--most, inf s, which is finite"),
     ],
 )
 def test_impossible_questions_are_refused(works, saving, options, message):
@@ -383,6 +386,22 @@ def test_command_says_it_in_json(tmp_path):
     said = json.loads(line)
     assert (code, said["rollouts"], said["calls"], said["explained"]) == (0, 1, [1, 1, 1], True)
     assert len(said["needed"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--works", "nowhere"], "--works nowhere: No such file"),
+        (["--works", "."], r"--works \.: Is a directory"),
+        (["--works", "/dev/null"], "/dev/null has no rollout of --min-calls 20"),
+        (["--rollouts", "0"], "--rollouts 0 and --min-calls 20 must be at least 1 and 0"),
+        (["--min-calls", "-1"], "--min-calls -1 must be at least 1 and 0"),
+    ],
+)
+def test_command_says_what_leads_to_no_rollout(words, message):
+    """As wrong usage: that no overhead explains a saving is another answer."""
+    with pytest.raises(ValueError, match=message):
+        asked("39", *words)
 
 
 def test_command_refuses_two_workloads():

@@ -1,11 +1,14 @@
 """Experiment files: what they mean, how they are refused, and the design that comes of them."""
 
+import tomllib
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
 from demos.lab.arms import ARMS, LADDER, arm_of
 from demos.lab.plan import Plan, PlanError, experiments, packaged_text
+from demos.lab.plan_fields import checked
 from demos.lab.records import PairKey
 
 WHOLE = """
@@ -151,7 +154,26 @@ def test_with_a_spread_each_block_has_a_rollout_of_its_own() -> None:
         ('"append", ', '"apend", ', "mine.toml: arms[1]: there is no arm 'apend'"),
         ('"append", ', '"optimised", ', "mine.toml: arms names an arm twice"),
         ('baseline = "optimised"', 'baseline = "naive"', "mine.toml: baseline is 'naive'"),
-        ("repeats = 3", "repeats = 0", "mine.toml: cell.repeats is 0"),
+        ('headline = "append"', 'headline = "optimised"', "mine.toml: headline is 'optimised'"),
+        (
+            '"append", "create", "inject", "optimised#2"]',
+            '"floor"]',
+            "mine.toml: arms has nothing to compare with optimised",
+        ),
+        ("repeats = 3", "repeats = 3\nseeds = [0, 1, 0]", "mine.toml: seeds names a seed twice"),
+        ("repeats = 3", "repeats = 0", "mine.toml: repeats is 0"),
+        ("repeats = 3", "repeats = 10_000", "mine.toml: repeats: all cells, arms and seeds are 200,000"),
+        ("[cell]", "[[cells]]\nrepeats = 0\n[cell]", "mine.toml: cells[0].repeats is 0"),
+        ("[cell]", "[[cells]]\nrepets = 1\n[cell]", "mine.toml: cells[0].repets is unknown"),
+        ("[cell]", "[cell]\ntick_ms = 0", "mine.toml: cell.tick_ms is 0"),
+        ("first_token_ms = 5", "first_tokn_ms = 5", "mine.toml: model.first_tokn_ms is unknown; did you"),
+        ("first_token_ms = 5", "overhead_ms = 5", "mine.toml: model.overhead_ms is 5; it must be a table"),
+        ("[quick.cell]\ncalls = 1", "cell = 3", "mine.toml: quick.cell is 3; it must be a table"),
+        (
+            "calls = [2, 3]",
+            "calls = 1_000_000_000",
+            "mine.toml: cell.calls is 1000000000; it must be at most",
+        ),
         ("repeats = 3", "repeats = 3\nrepeets = 4", "mine.toml: repeets is unknown; did you mean repeats?"),
         ('source = "uniform"', 'source = "dreams"', "mine.toml: work.source is 'dreams'"),
         ("rtt_ms = 30", "rtt_ms = -1", "mine.toml: cell.rtt_ms is -1"),
@@ -161,7 +183,7 @@ def test_with_a_spread_each_block_has_a_rollout_of_its_own() -> None:
         ("calls = [2, 3]", "calls = [2, 2]", "mine.toml: cells: two of them have the same axes"),
         ("calls = [2, 3]", "calls = 2.5", "mine.toml: cell.calls is 2.5"),
         ('tool = "Z"', 'tool = "Q"', "mine.toml: cell.tool is 'Q'"),
-        ("first_token_ms = 5", "first_token_ms = nan", "mine.toml: cell.first_token_ms is nan"),
+        ("first_token_ms = 5", "first_token_ms = nan", "mine.toml: model.first_token_ms is nan"),
         ("first_token_ms = 5", "overhead_ms = {append = 1}", "has nothing for create, inject, optimised"),
         ("[quick]", "[quick]\nbaseline = 1", "mine.toml: quick.baseline is unknown"),
         ("[cell]", "[cell", "mine.toml: no TOML"),
@@ -174,6 +196,59 @@ def test_a_wrong_field_is_named_with_its_file(found: str, written: str, named: s
     with pytest.raises(PlanError) as error:
         plan_of(WHOLE.replace(found, written, 1))
     assert named in str(error.value)
+
+
+ROLLOUT = '{"id": "a", "ctx0": 0, "steps": [[10, 5, 0.5], [10, 5, 0]]}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "named"),
+    [
+        (None, "", "work.path is .*works.jsonl': No such file"),
+        (2 * ROLLOUT, "", "work.path is .*works.jsonl': two of its rollouts have the same id"),
+        (ROLLOUT, "min_calls = 5", "work has no rollout with so many calls"),
+        ("", "", "work has no rollout"),
+    ],
+)
+def test_rollouts_that_are_not_there_are_said_of_their_field(
+    tmp_path: Path, content: str | None, more: str, named: str
+) -> None:
+    """Before anything runs, and whoever wrote the file learns which of its fields leads nowhere."""
+    path = tmp_path / "works.jsonl"
+    if content is not None:
+        path.write_text(content)
+    before, _, after = WHOLE.replace("uniform", f'file"\n{more}\npath = "{path}').partition("calls = [2, 3]")
+    quick = after[after.index("rtt_ms") : after.index("[quick]")]
+    with pytest.raises(PlanError, match=named):
+        _ = [*plan_of(before + quick).cases(0)]
+
+
+@pytest.mark.parametrize("name", ["model", "cell", "work", "quick"])
+def test_a_value_where_a_table_belongs_is_named(name: str) -> None:
+    """Whichever table it is."""
+    with pytest.raises(PlanError, match=f"mine.toml: {name} is 3; it must be a table"):
+        checked(tomllib.loads(WHOLE) | {name: 3}, "mine.toml", quick=False)
+
+
+def test_what_quick_changes_is_named_there() -> None:
+    """Its value is wrong, and not the one that it stands for."""
+    for found, written, named in (
+        ("calls = 1", "calls = -1", "mine.toml: quick.cell.calls is -1"),
+        ("repeats = 1", "repeats = 0", "mine.toml: quick.repeats is 0"),
+        (
+            "[quick.cell]",
+            "[[quick.cells]]\ncals = 1\n[quick.cell]",
+            "mine.toml: quick.cells[0].cals is unknown",
+        ),
+        (
+            "[quick.cell]",
+            "[[quick.cells]]\ncalls = -1\n[[quick.cells]]",
+            "mine.toml: quick.cells[0].calls is -1",
+        ),
+    ):
+        with pytest.raises(PlanError) as error:
+            plan_of(WHOLE.replace(found, written), quick=True)
+        assert named in str(error.value)
 
 
 def test_an_unknown_experiment_is_answered_with_those_there_are() -> None:

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("matplotlib", reason="the extra [lab] is not installed")
 
 from demos.lab.command import INVALID, OK, USAGE
+from demos.lab.kept_results import named
 from demos.lab.plan import Plan
 from demos.lab.records import Rollout
 from demos.lab.repetition import Repetition, lines, repetition
@@ -203,3 +204,6 @@ def test_the_command_says_whether_a_run_was_repeated(tmp_path: Path) -> None:
     code, _, err = said("compare", str(tmp_path / "a"), str(tmp_path / "nothing"))
     assert code in (USAGE, 1)
     assert "nothing" in err
+    code, _, err = said("compare", *2 * [str(named("map").directory)])
+    assert code == USAGE
+    assert "is of map; compare is for experiments of arms" in err

@@ -393,7 +393,14 @@ def pairs(saving: float, count: int = 10, **changes: object) -> list:
             pairs(0.0, 9),
             r"No difference shown between Append and optimised in time per rollout: saving 0\.0 % .*",
         ),
-        (pairs(0.4, 1), r".*\(saving too few rollouts for an interval, n = 1 pairs of 1 rollouts\)\."),
+        (
+            pairs(-1e-5, 9),
+            r"No difference shown between Append and optimised in time per rollout: saving 0\.0 % .*",
+        ),
+        (
+            pairs(0.4, 1),
+            r"Append takes 41\.0 % less time per rollout than optimised \(one pair, too few for an interval\)\.",
+        ),
         (
             [rollout(total_s=None), rollout(arm="optimised")],
             r"No data for Append against optimised: nothing is said of time per rollout; left out: 1 failed, 1 unpaired\.",
@@ -497,6 +504,24 @@ def test_each_check_fails_on_what_it_is_for(name, detail, records, how):
     passed, seen = checks(records, **how)[name]
     assert passed is False
     assert detail in seen
+
+
+@pytest.mark.parametrize(
+    ("name", "detail", "records", "how"),
+    [
+        (
+            "order randomised in blocks",
+            "1 orders of the arms in 7 blocks, too few to tell from chance",
+            [attrs.evolve(one, order=int(one.arm == "append")) for one in pairs(0.4, 7)],
+            {},
+        ),
+        ("A/A shows no difference", "too few rollouts for an interval", pairs(0.4), {"repeated": [ONE]}),
+        ("A/A shows no difference", "no arm ran twice", pairs(0.4), {}),
+    ],
+)
+def test_what_too_few_rollouts_show_is_not_measured(name, detail, records, how):
+    """It may be chance, so it is no fault either; and that it was tried is said."""
+    assert checks(records, **how)[name] == (None, detail)
 
 
 def test_a_run_without_records_passes_nothing_that_needs_them():

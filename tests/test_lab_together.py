@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="the extra [lab] is not installed")
 
-from demos.lab.command import INVALID, OK, Terminal, lab
+from demos.lab.command import INVALID, OK, USAGE, Terminal, lab
+from demos.lab.kept_results import named
 from demos.lab.report import Check, Report
 from demos.lab.together import Chapter, write_together
 from tests.test_lab_driver import SMALL
@@ -68,3 +69,16 @@ def test_the_command_makes_a_page_of_directories(tmp_path: Path) -> None:
     assert lab(["together", str(tmp_path / "a"), "--out", str(tmp_path)], terminal) in (OK, INVALID)
     assert (tmp_path / "a" / "report.html").is_file()
     assert 'href="a/results.jsonl"' in (tmp_path / "index.html").read_text()
+
+
+def test_results_that_are_kept_stay_as_they_are(tmp_path: Path) -> None:
+    """They are written out below the page, with their report, and only where no others lie."""
+    terminal = Terminal(out=io.StringIO(), err=io.StringIO(), plain=True)
+    place = named("alpha").directory
+    before = sorted(place.iterdir())
+    assert lab(["together", str(place), "--out", str(tmp_path)], terminal) in (OK, INVALID)
+    assert sorted(place.iterdir()) == before
+    assert {"report.html", "results.jsonl"} < {path.name for path in (tmp_path / "alpha").iterdir()}
+    assert 'href="alpha/results.jsonl"' in (tmp_path / "index.html").read_text()
+    (tmp_path / "alpha" / "results.jsonl").write_text("mine")
+    assert lab(["together", str(place), "--out", str(tmp_path)], terminal) == USAGE

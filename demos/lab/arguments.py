@@ -108,15 +108,20 @@ def _add_own(add: _Add) -> None:
 def _add_reports(add: _Add) -> None:
     again = add("report", "make the report again, from the result files alone", "")
     again.add_argument("place", type=Path, metavar="DIR|FILE", help="the results; a file may be compressed")
-    _add_out(again, "for report and results (default: beside them)")
+    _add_out(again, "for report and results (default: beside them, of compressed ones lab/EXPERIMENT)")
     kept = add("kept", "the results behind the README's figures: which there are, or one with its report", "")
     kept.add_argument("name", metavar="NAME", nargs="?", help="of the experiment; without it they are listed")
     _add_out(kept, "for results and report (default: lab/kept/NAME)")
     together = add("together", "the reports of several experiments as one page", "")
     together.add_argument(
-        "places", type=Path, nargs="+", metavar="DIR", help="where the results of an experiment are"
+        "places",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="where the results of an experiment are; its report and pictures are written there anew",
     )
-    _add_out(together, "for index.html (default: lab)", default=Path("lab"))
+    where = "for index.html, and for results with their report whose DIR is compressed or read-only (default: lab)"
+    _add_out(together, where, default=Path("lab"))
 
 
 def _add_compare(add: _Add) -> None:

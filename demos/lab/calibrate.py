@@ -103,13 +103,13 @@ def calibrate(
     if not 0 <= saving < 1:
         raise ValueError(f"a saving of {saving:.0%} is none: it must be 0 % or more, and less than 100 %")
     if not works:
-        raise ValueError("no rollout: take fewer --min-calls")
-    if not 0 <= left_seconds <= most_seconds:
+        raise ValueError("no rollout")
+    if not 0 <= left_seconds <= most_seconds < math.inf:
         raise ValueError(
-            f"--left {left_seconds:g} s must be 0 or more and at most --most, {most_seconds:g} s"
+            f"--left {left_seconds:g} s must be 0 or more and at most --most, {most_seconds:g} s, which is finite"
         )
-    if not rates or min(rates) <= 0:
-        raise ValueError("--tokens-per-second must be more than 0")
+    if not rates or not all(0 < rate < math.inf for rate in rates):
+        raise ValueError("--tokens-per-second must be more than 0, and finite")
     source = random.Random(seed)  # noqa: S311  # a bootstrap, not a secret
     resamples = [source.choices(range(len(works)), k=len(works)) for _ in range(draws)]
     calls = sorted(sums.responses - 1 for sums in works)
@@ -310,7 +310,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace, say: Callable[[str], None] = print) -> int:
-    """The exit code. `ValueError`, `OSError`: the numbers or the file are wrong."""
+    """The exit code. `ValueError`: the numbers or the file are wrong."""
     calibration = calibrate(
         [sums_of(work) for work in _works(arguments)],
         arguments.saving / 100,
@@ -333,11 +333,18 @@ def _alike(arguments: Namespace) -> workload.Work:
 
 def _works(arguments: Namespace) -> Sequence[workload.Work]:
     seed, scenario, count = arguments.seed, arguments.scenario, arguments.rollouts
+    if count < 1 or arguments.min_calls < 0:
+        raise ValueError(f"--rollouts {count} and --min-calls {arguments.min_calls} must be at least 1 and 0")
     if arguments.calls is not None and arguments.works is not None:
         raise ValueError("--calls and --works exclude each other")
     if arguments.calls is not None:
         return [workload.with_scenario(_alike(arguments), scenario, seed)]
     if arguments.works is None:
         return workload.built_in(count, seed, scenario=scenario, min_calls=arguments.min_calls)
-    works = workload.read(arguments.works, scenario=scenario, seed=seed, min_calls=arguments.min_calls)
+    try:
+        works = workload.read(arguments.works, scenario=scenario, seed=seed, min_calls=arguments.min_calls)
+    except OSError as error:
+        raise workload.WorkloadError(f"--works {arguments.works}: {error.strerror}") from error
+    if not works:
+        raise workload.WorkloadError(f"{arguments.works} has no rollout of --min-calls {arguments.min_calls}")
     return workload.selected(works, count, seed)

@@ -1,6 +1,7 @@
 """`suspended lab`: what a person asks for, run and reported; the exit code says whether the result may be quoted."""
 
 import importlib.util
+import os
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -121,16 +122,16 @@ def planned_seconds(plan: Plan, seed: int = 0) -> float:
     return sum(expected_seconds(case, clock) for clock in clocks for case in plan.cases(seed))
 
 
-def report(directory: Path, terminal: Terminal) -> int:
-    """Make the report of a directory's results and say it; the exit code."""
+def report(place: Path, terminal: Terminal) -> int:
+    """Make the report of a directory's results, or of one file, beside them and say it; the exit code."""
     _need_extra()
     from demos.lab import publish  # noqa: PLC0415  # needs the extra
     from demos.lab.reports import made  # noqa: PLC0415
 
-    found = made(directory)
+    found = made(place)
     for one in found.agreements:
         terminal.say(f"  {one}")
-    page = publish.write(found.report, directory)
+    page = publish.write(found.report, place if place.is_dir() else place.parent)
     publish.terminal(
         found.report,
         Console(file=terminal.out, width=None if not terminal.plain else 118, no_color=terminal.plain),
@@ -151,8 +152,7 @@ def _report(arguments: Namespace, terminal: Terminal) -> int:
 
     place: Path = arguments.place
     first = result_files(place)[0]
-    packed = first.suffix == COMPRESSED
-    if arguments.out is None and not packed and place.is_dir():
+    if arguments.out is None and first.suffix != COMPRESSED:
         return report(place, terminal)
     directory = arguments.out or Path("lab") / ResultsReader(first).header.experiment
     unpack(place, directory)
@@ -165,11 +165,23 @@ def _together(arguments: Namespace, terminal: Terminal) -> int:
     from demos.lab.reports import made  # noqa: PLC0415
     from demos.lab.together import Chapter, write_together  # noqa: PLC0415
 
-    chapters = [Chapter(made(place).report, place) for place in arguments.places]
+    places = [_own_place(place, arguments.out) for place in arguments.places]
+    chapters = [Chapter(made(place).report, place) for place in places]
     for one in chapters:
         publish.write(one.report, one.directory)
     terminal.say(f"report: {write_together(chapters, arguments.out)}")
     return INVALID if any(one.report.failures for one in chapters) else OK
+
+
+def _own_place(place: Path, out: Path) -> Path:
+    """Where the report of a directory may be: the results that are kept, or not ours to change, are written out first."""
+    from demos.lab.kept_results import unpack  # noqa: PLC0415  # needs the extra
+
+    if result_files(place)[0].suffix != COMPRESSED and os.access(place, os.W_OK):
+        return place
+    directory = out / place.resolve().name
+    unpack(place, directory)
+    return directory
 
 
 def _kept(arguments: Namespace, terminal: Terminal) -> int:

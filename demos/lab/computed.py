@@ -17,6 +17,7 @@ from demos.lab.peers_servers import INSTALL
 from demos.lab.records import Header
 from demos.lab.results import ResultsFile
 from demos.lab.scenario import computed_conflicts, finish, refuse, resume_conflicts
+from demos.lab.workload import WorkloadError
 
 if TYPE_CHECKING:
     from demos.lab.report import Report
@@ -125,10 +126,13 @@ def run(name: str, arguments: Namespace, path: Path, say: Callable[[str], None])
         options[own[0]] = getattr(arguments, own[0])
     if arguments.locked:
         refuse([*conflicts, *resume_conflicts(path, here)])
+    config = {COMPUTED: name, **module.config(**options)}
+    if arguments.trace is not None and not arguments.trace.read_bytes().strip():
+        raise WorkloadError(f"--trace {arguments.trace} has no rollout")
     with ResultsFile.open(
         path,
         experiment=name,
-        config={COMPUTED: name, **module.config(**options)},
+        config=config,
         seed=arguments.seed,
         environment=here,
         began=datetime.now(UTC).isoformat(timespec="seconds"),

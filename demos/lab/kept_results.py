@@ -20,7 +20,15 @@ from demos.lab.plan import Plan, experiments
 from demos.lab.records import Header, differences
 from demos.lab.report import Report
 from demos.lab.reports import made
-from demos.lab.results import COMPRESSED, ResultsReader, plain_bytes, result_files
+from demos.lab.results import (
+    COMPRESSED,
+    RESULTS,
+    VIRTUAL,
+    WALL,
+    ResultsReader,
+    plain_bytes,
+    result_files,
+)
 
 if TYPE_CHECKING:
     from demos.lab.computed import Computing
@@ -92,10 +100,10 @@ def listed(one: Kept) -> str:
 def unpack(place: Path, directory: Path) -> None:
     """Write the result files of a place into a directory, as they were before they were kept.
 
-    `ValueError`: something else lies there; nothing was written. `ResultsError`, `OSError`.
+    `ValueError`: something else lies there; nothing was written. `ResultsError`: one of them is none. `OSError`.
     """
     contents = {
-        directory / path.name.removesuffix(COMPRESSED): plain_bytes(path) for path in result_files(place)
+        directory / _plain_name(path): plain_bytes(ResultsReader(path).path) for path in result_files(place)
     }
     for path, content in contents.items():
         if path.exists() and path.read_bytes() != content:
@@ -103,6 +111,12 @@ def unpack(place: Path, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for path, content in contents.items():
         path.write_bytes(content)
+
+
+def _plain_name(path: Path) -> str:
+    """By which it is found in its directory."""
+    name = path.name.removesuffix(COMPRESSED)
+    return name if name in (RESULTS, WALL, VIRTUAL) else RESULTS
 
 
 # --- what is wrong with it -----------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ class WorkSource:
     """Of uniform ones: how far the lengths of a block's rollout are drawn around those of the cell; 0 = all are the same."""
 
     def works(self, axes: Mapping[str, CellValue], seed: int, block: int) -> list[Work]:
-        """Those of a block in a cell. `WorkloadError`, `OSError`: the file."""
+        """Those of a block in a cell. `WorkloadError`, `PlanError`: the file."""
         tool = axes["tool"]
         if self.source == "uniform":
             seconds = 0.0 if isinstance(tool, str) else float(tool)
@@ -115,12 +115,22 @@ class WorkSource:
         if self.source == "built-in":
             bounds = {"min_calls": self.min_calls, "max_calls": self.max_calls}
             return self._small(built_in(self.count * _DRAWN_FOR_EACH, seed, scenario=tool, **bounds), seed)  # type: ignore[arg-type]
-        found = read(Path(self.path or ""), scenario=tool, seed=seed, min_calls=self.min_calls)  # type: ignore[arg-type]
+        try:
+            found = read(Path(self.path or ""), scenario=tool, seed=seed, min_calls=self.min_calls)  # type: ignore[arg-type]
+        except OSError as error:
+            raise PlanError(f"work.path is {self.path!r}: {error.strerror}") from error
+        if len({work.name for work in found}) < len(found):
+            raise PlanError(
+                f"work.path is {self.path!r}: two of its rollouts have the same id; name them apart"
+            )
         return self._small([work for work in found if work.calls <= self.max_calls], seed)
 
     def _small(self, works: Sequence[Work], seed: int) -> list[Work]:
         most = self.max_context_tokens
-        return selected([w for w in works if not most or max(w.contexts()) <= most], self.count, seed)
+        small = [w for w in works if not most or max(w.contexts()) <= most]
+        if not small:
+            raise PlanError("work has no rollout with so many calls and tokens of context as it asks for")
+        return selected(small, self.count, seed)
 
 
 @attrs.frozen(kw_only=True)
@@ -186,7 +196,10 @@ class Plan:
         return cls(name=name, work=work, cells=cells, **values)
 
     def cases(self, seed: int) -> Iterator[Case]:
-        """All rollouts in the order in which they run: block by block, so that a run that is stopped is balanced."""
+        """All rollouts in the order in which they run: block by block, so that a run that is stopped is balanced.
+
+        `WorkloadError`, `PlanError`: there are none, or their file is wrong.
+        """
         for block in range(max(cell.repeats for cell in self.cells)):
             for own_seed in self.seeds:
                 for cell in self.cells:

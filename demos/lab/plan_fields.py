@@ -1,12 +1,13 @@
 """The fields of an experiment file, each with what it may hold; a wrong one is named with its file and the way out."""
 
+import copy
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
-from demos.lab.arms import ARMS, arm_of
+from demos.lab.arms import ARMS, arm_of, with_turns
 from demos.lab.records import CellValue
 from demos.lab.workload import SCENARIOS
 
@@ -15,6 +16,10 @@ SIZES: Final = ("calls", "history_tokens", "new_tokens", "sampled_tokens")
 SOURCES: Final = ("uniform", "alpha", "built-in", "file")
 CLOCKS: Final = ("wall", "virtual", "both")
 _PREFILL: Final = "prefill_tokens_per_second"
+_MOST: Final = 1_000_000
+"""Calls of a rollout, and tokens at once: it is held in memory."""
+_MOST_ROLLOUTS: Final = 100_000
+"""Of a plan: so is the whole design."""
 Product = tuple[dict[str, CellValue], int, dict[str, Any]]
 """Axes, repeats and model costs of a cell."""
 
@@ -30,33 +35,53 @@ class _Fields:
         self.where = f"{file}: {path}" if path else file
         if not isinstance(table, dict):
             raise PlanError(f"{self.where} is {table!r:.40}; it must be a table")
-        self._table = table
+        self.table: Mapping[str, Any] = table
         self._file, self._path = file, path
+        self.places: Mapping[str, str] = {}
         for name in table:
             if name not in known:
                 near = get_close_matches(name, known, 1)
                 hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(known))}"
                 raise PlanError(f"{self.field(name)} is unknown{hint}")
 
+    def inner(self, name: str, known: Collection[str]) -> "_Fields":
+        """The table of that name; an empty one if there is none."""
+        return _Fields(self.table.get(name, {}), self._file, self.place(name), known)
+
+    def merged(self, layers: Sequence["_Fields"]) -> "_Fields":
+        """What these tables hold, the last one that has a field before all others; it is named where it was written."""
+        found = self.having({name: value for layer in layers for name, value in layer.table.items()})
+        found.places = {name: layer.place(name) for layer in layers for name in layer.table}
+        return found
+
+    def having(self, values: Mapping[str, Any]) -> "_Fields":
+        """With these in the place of its own."""
+        found = copy.copy(self)
+        found.table = {**self.table, **values}
+        return found
+
     def field(self, name: str) -> str:
         """A field as errors name it."""
-        return f"{self._file}: {self._path}.{name}" if self._path else f"{self._file}: {name}"
+        return f"{self._file}: {self.place(name)}"
+
+    def place(self, name: str) -> str:
+        return self.places.get(name, f"{self._path}.{name}" if self._path else name)
 
     def text(self, name: str, choices: Collection[str] = (), default: str | None = None) -> str:
-        value = self._table.get(name, default)
+        value = self.table.get(name, default)
         if not isinstance(value, str) or (choices and value not in choices):
             must = f"one of {', '.join(choices)}" if choices else "a text"
             raise PlanError(f"{self.field(name)} is {value!r}; it must be {must}")
         return value
 
     def number(self, name: str, default: float | None = None, *, least: float = 0.0) -> float:
-        return _number(self._table.get(name, default), self.field(name), least)
+        return _number(self.table.get(name, default), self.field(name), least)
 
     def whole(self, name: str, default: int | None = None, *, least: int = 0) -> int:
-        return _whole(self._table.get(name, default), self.field(name), least)
+        return _whole(self.table.get(name, default), self.field(name), least)
 
     def list_of(self, name: str, read: Callable[[Any, str], Any], default: Any = None) -> list[Any]:
-        value = self._table.get(name, default)
+        value = self.table.get(name, default)
         if not isinstance(value, list) or not value:
             raise PlanError(f"{self.field(name)} is {value!r}; it must be a list of at least one")
         return [read(entry, f"{self.field(name)}[{index}]") for index, entry in enumerate(value)]
@@ -65,31 +90,46 @@ class _Fields:
 def checked(table: Mapping[str, Any], file: str, *, quick: bool) -> dict[str, Any]:
     """The members of a `Plan` but its name, with `products` in the place of its cells. `PlanError`."""
     top = _Fields(table, file, "", _TOP)
-    changes = _Fields(table.get("quick", {}), file, "quick", _QUICK)
-    shown = _Fields({**table, **changes._table}, file, "", _TOP | _QUICK) if quick else top  # noqa: SLF001  # one module
+    changes = top.inner("quick", _QUICK)
+    shown = top.merged([top, changes]) if quick else top
     arms = tuple(shown.list_of("arms", _arm))
     if len(set(arms)) < len(arms):
         raise PlanError(f"{shown.field('arms')} names an arm twice; call the second one NAME#2")
-    work = _work(table.get("work", {}), file)
-    if quick and "works" in table.get("quick", {}):
+    baseline = top.text("baseline", arms)
+    others = [arm for arm in with_turns(arms) if arm != baseline]
+    if not others:
+        raise PlanError(
+            f"{shown.field('arms')} has nothing to compare with {baseline}; add an arm with turns"
+        )
+    seeds = tuple(shown.list_of("seeds", _whole, [0]))
+    if len(set(seeds)) < len(seeds):
+        raise PlanError(f"{shown.field('seeds')} names a seed twice; more of the same are `repeats`")
+    work = _work(top)
+    if quick and "works" in changes.table:
         work["count"] = changes.whole("works", least=1)
+    products = _products(top, changes, work["source"], arms, quick=quick)
+    count = sum(repeats for _, repeats, _ in products) * len(arms) * len(seeds)
+    if count > _MOST_ROLLOUTS:
+        raise PlanError(
+            f"{shown.field('repeats')}: all cells, arms and seeds are {count:,} rollouts; at most {_MOST_ROLLOUTS:,}"
+        )
     return {
         "title": top.text("title"),
         "question": top.text("question"),
         "clock": shown.text("clock", CLOCKS),
         "arms": arms,
-        "baseline": top.text("baseline", arms),
-        "headline": top.text("headline", arms),
-        "seeds": tuple(shown.list_of("seeds", _whole, [0])),
+        "baseline": baseline,
+        "headline": top.text("headline", others),
+        "seeds": seeds,
         "timeout_s": top.number("timeout_s", 3600.0, least=1e-3),
         "work": work,
-        "products": _products(table, file, work["source"], arms, quick=quick),
+        "products": products,
     }
 
 
-def _work(table: Any, file: str) -> dict[str, Any]:
+def _work(top: _Fields) -> dict[str, Any]:
     names = {"source", "count", "min_calls", "max_calls", "max_context_tokens", "path", "spread"}
-    work = _Fields(table, file, "work", names)
+    work = top.inner("work", names)
     source = work.text("source", SOURCES)
     values = {
         "source": source,
@@ -98,9 +138,9 @@ def _work(table: Any, file: str) -> dict[str, Any]:
         "max_calls": work.whole("max_calls", 91, least=1),
         "max_context_tokens": work.whole("max_context_tokens", 0),
     }
-    if source == "file" or "path" in work._table:  # noqa: SLF001  # one module
+    if source == "file" or "path" in work.table:
         values["path"] = work.text("path")
-    if "spread" in work._table:  # noqa: SLF001  # one module
+    if "spread" in work.table:
         values["spread"] = _spread(work.number("spread"), work.field("spread"), source)
     return values
 
@@ -112,39 +152,42 @@ def _spread(value: float, field: str, source: str) -> float:
 
 
 def _products(
-    table: Mapping[str, Any], file: str, source: str, arms: Collection[str], *, quick: bool
+    top: _Fields, changes: _Fields, source: str, arms: Collection[str], *, quick: bool
 ) -> list[Product]:
-    changes = table.get("quick", {}) if quick else {}
-    base = {"repeats": table.get("repeats", 1), **table.get("model", {})}
-    parts = changes.get("cells", table.get("cells", [{}]))
-    if not isinstance(parts, list) or not parts:
-        raise PlanError(f"{file}: cells is {parts!r:.40}; write [[cells]] for each of them")
+    known = _axes(source) | _SETTINGS
+    below = [top, top.inner("model", _MODEL), top.inner("cell", known)]
+    above = [changes.inner("cell", known), changes]
     products: list[Product] = []
-    for index, part in enumerate(parts):
-        path = f"cells[{index}]" if "cells" in table else "cell"
-        own = _Fields(part, file, path, _axes(source) | _SETTINGS)._table  # noqa: SLF001  # one module
-        whole = {**base, **table.get("cell", {}), **own, **changes.get("cell", {})}
-        if "repeats" in changes:
-            whole["repeats"] = changes["repeats"]
-        for one, axis in _prefills(whole, f"{file}: {path}.{_PREFILL}"):
-            cell = _Fields(one, file, path, _axes(source) | _SETTINGS)
+    for own in _parts(changes if quick and "cells" in changes.table else top, known):
+        whole = own.merged([*below, own, *(above if quick else [])])
+        for axis in _prefills(whole):
             products += [
                 ({**axes, **axis}, repeats, model)
-                for axes, repeats, model in _product(cell, source, one, arms)
+                for axes, repeats, model in _product(whole.having(axis), source, arms)
             ]
     seen = [tuple(sorted(axes.items(), key=str)) for axes, _, _ in products]
     if len(set(seen)) < len(seen):
-        raise PlanError(f"{file}: cells: two of them have the same axes; merge them")
+        raise PlanError(f"{top.field('cells')}: two of them have the same axes; merge them")
     return products
 
 
-def _product(
-    cell: _Fields, source: str, whole: Mapping[str, Any], arms: Collection[str]
-) -> Iterator[Product]:
-    settings = (cell.whole("repeats", least=1), _model(cell, whole, arms))
+def _parts(listed: _Fields, known: Collection[str]) -> list[_Fields]:
+    """Its [[cells]]; one that says nothing of its own, if it has none."""
+    parts = listed.table.get("cells")
+    if parts is None:
+        return [listed.having({"cell": {}}).inner("cell", known)]
+    if not isinstance(parts, list) or not parts:
+        raise PlanError(f"{listed.field('cells')} is {parts!r:.40}; write [[cells]] for each of them")
+    names = [f"cells[{index}]" for index in range(len(parts))]
+    named = listed.having(dict(zip(names, parts, strict=True)))
+    return [named.inner(name, known) for name in names]
+
+
+def _product(cell: _Fields, source: str, arms: Collection[str]) -> Iterator[Product]:
+    settings = (cell.whole("repeats", 1, least=1), _model(cell, arms))
     values = []
     for name in sorted(_axes(source)):
-        given = whole.get(name)
+        given = cell.table.get(name)
         entries = given if isinstance(given, list) else [given]
         if not entries:
             raise PlanError(f"{cell.field(name)} is an empty list")
@@ -153,21 +196,19 @@ def _product(
         yield dict(chosen), *settings
 
 
-def _prefills(
-    whole: Mapping[str, Any], field: str
-) -> list[tuple[Mapping[str, Any], Mapping[str, CellValue]]]:
+def _prefills(cell: _Fields) -> list[Mapping[str, CellValue]]:
     """How fast the model reads is a cost like others, and an axis besides where it is a list."""
-    speeds = whole.get(_PREFILL)
+    speeds = cell.table.get(_PREFILL)
     if not isinstance(speeds, list):
-        return [(whole, {})]
+        return [{}]
     if not speeds:
-        raise PlanError(f"{field} is an empty list")
-    return [({**whole, _PREFILL: speed}, {_PREFILL: speed}) for speed in speeds]
+        raise PlanError(f"{cell.field(_PREFILL)} is an empty list")
+    return [{_PREFILL: speed} for speed in speeds]
 
 
-def _model(cell: _Fields, whole: Mapping[str, Any], arms: Collection[str]) -> dict[str, Any]:
-    given = whole.get("overhead_ms", {})
-    overheads = _Fields(given, cell.where, "overhead_ms", ARMS)
+def _model(cell: _Fields, arms: Collection[str]) -> dict[str, Any]:
+    given = cell.table.get("overhead_ms", {})
+    overheads = cell.inner("overhead_ms", ARMS)
     needed = {arm_of(arm).name for arm in arms}
     if given and needed - given.keys():
         raise PlanError(
@@ -214,6 +255,12 @@ def _tool(value: Any, field: str) -> CellValue:
     return _number(value, field)
 
 
+def _size(value: Any, field: str) -> CellValue:
+    if _whole(value, field) > _MOST:
+        raise PlanError(f"{field} is {value!r}; it must be at most {_MOST:,}")
+    return int(value)
+
+
 def _speed(value: Any, field: str) -> CellValue:
     return _number(value, field, 1.0)
 
@@ -222,7 +269,7 @@ _AXES: Final[Mapping[str, Callable[[Any, str], CellValue]]] = {
     "tokens_per_second": _speed,
     "rtt_ms": _number,
     "tool": _tool,
-    **dict.fromkeys(SIZES, _whole),
+    **dict.fromkeys(SIZES, _size),
 }
 _MODEL: Final = {"first_token_ms", "prefill_tokens_per_second", "tick_ms", "overhead_ms"}
 _SETTINGS: Final = {"repeats"} | _MODEL

@@ -22,7 +22,7 @@ import attrs
 
 from demos.lab.overhead_cpu import Share, has_floors, share
 from demos.lab.records import CellKey, Header, Rollout, RolloutKey, cell_key, cell_name, differences
-from demos.lab.results import ResultsReader
+from demos.lab.results import ResultsError, ResultsReader
 from demos.lab.statistics import (
     ROUNDING,
     Comparison,
@@ -100,8 +100,13 @@ class Repetition:
 
 
 def repetition(first: Path, second: Path) -> Repetition:
-    """Hold a result file against another one. `ResultsError`: one of them is none; `OSError`."""
+    """Hold a result file against another one. `ResultsError`: one of them is none, or of no arms; `OSError`."""
     readers = [ResultsReader(path) for path in (first, second)]
+    for reader in readers:
+        if "baseline" not in reader.header.config:
+            raise ResultsError(
+                f"{reader.path} is of {reader.header.experiment}; compare is for experiments of arms"
+            )
     runs = [judged([*reader.rollouts()]) for reader in readers]
     design = [*_plans(*(reader.header for reader in readers)), *_works(*runs)]
     figures = [] if design else [*_figures(readers[0].header, *runs)]

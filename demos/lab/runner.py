@@ -63,8 +63,12 @@ class Outcome:
 
 
 def run_plan(plan: Plan, seed: int, clock: Clock, path: Path, progress: Progress) -> Outcome:
-    """Run what the file at `path` does not hold yet. `ResultsError`: it is another plan's. `ChildError`, `OSError`."""
+    """Run what the file at `path` does not hold yet. `ResultsError`: it is another plan's. `ChildError`, `OSError`.
+
+    `WorkloadError`, `PlanError`: the plan has no rollouts; then no file is begun, so that a better plan can have its place.
+    """
     here = environment()
+    planned = [*plan.cases(seed)]
     with ResultsFile.open(
         path,
         experiment=plan.name,
@@ -75,7 +79,7 @@ def run_plan(plan: Plan, seed: int, clock: Clock, path: Path, progress: Progress
         conflicts=plan_conflicts(plan, seed, here),
     ) as file:
         done = file.done()
-        cases = [case for case in plan.cases(seed) if case.key not in done]
+        cases = [case for case in planned if case.key not in done]
         progress.begin(clock, len(cases), sum(expected_seconds(case, clock) for case in cases))
         outcome = Outcome()
 

@@ -15,7 +15,7 @@ from demos.lab.overhead_cpu_sections import context_section, overhead_method, ov
 from demos.lab.plots import Estimate, Series
 from demos.lab.records import CellKey, Rollout, cell_key
 from demos.lab.report import Report, Section, Table
-from demos.lab.results import ResultsReader
+from demos.lab.results import ResultsError, ResultsReader
 from demos.lab.runner import FINDING, SAMPLER
 from demos.lab.statistics import Comparison, compare, median, total_s
 from demos.lab.turn_kinds import first_and_resumed
@@ -57,13 +57,15 @@ NOT_MEASURED: Final = (
 
 
 def report_of(path: Path, *, clocks: tuple[float, float] | None = None) -> Report:
-    """The report of a result file; it is to be written beside it. `ResultsError`: the file is none.
+    """The report of a result file; it is to be written beside it. `ResultsError`: the file is none, or empty.
 
     `clocks`: how far virtual and wall time are apart and may be, where both were run.
     """
     reader = ResultsReader(path)
     header, config = reader.header, reader.header.config
     rollouts = judged([*reader.rollouts()])
+    if not rollouts:
+        raise ResultsError(f"{path} holds no rollout yet; --resume runs them")
     notes = [*reader.notes()]
     cells = _cells(rollouts)
     base: str = config["baseline"]

@@ -4,8 +4,10 @@ A sentence says less when less is known: an interval that contains no difference
 nothing was measured nothing is claimed.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from demos.lab.records import Header, Note, PairKey, Rollout
 from demos.lab.report import Check
@@ -13,10 +15,13 @@ from demos.lab.results import RESUMED
 from demos.lab.statistics import Comparison, Interval, median
 from demos.lab.validity import BOUNDS, NEW_CONNECTIONS, WARM_FIRST, Bounds, base_arm, late_p99_s
 
+_BY_CHANCE: Final = 0.01
+"""Orders that were drawn agree so rarely that it is no chance."""
+
 
 def percent(share: float) -> str:
-    """`41.2 %`: to a tenth, which is finer than any interval here."""
-    return f"{100 * share:.1f} %".replace("-", "\N{MINUS SIGN}")
+    """`41.2 %`: to a tenth, which is finer than any interval here; without a sign where that is 0."""
+    return f"{100 * share:z.1f} %".replace("-", "\N{MINUS SIGN}")
 
 
 def saving_sentence(
@@ -27,12 +32,14 @@ def saving_sentence(
     saving, interval = comparison.saving, comparison.saving_interval
     if saving is None:
         return f"No data for {arm} against {base}: nothing is said of {of}{_left_out(comparison)}."
-    sure = f"95 % interval {_between(interval)}" if interval else "too few rollouts for an interval"
-    counted = f"{sure}, n = {comparison.pairs} pairs of {comparison.rollouts} rollouts{_left_out(comparison)}"
+    less = "less" if saving >= 0 else "more"
+    told = f"{arm} takes {percent(abs(saving))} {less} {of} than {base}"
+    if interval is None:
+        return f"{told} (one pair, too few for an interval{_left_out(comparison)})."
+    counted = f"95 % interval {_between(interval)}, n = {comparison.pairs} pairs of {comparison.rollouts} rollouts{_left_out(comparison)}"
     if comparison.same:
         return f"No difference shown between {arm} and {base} in {of}: saving {percent(saving)} ({counted})."
-    less = "less" if saving >= 0 else "more"
-    return f"{arm} takes {percent(abs(saving))} {less} {of} than {base} (saving {counted})."
+    return f"{told} (saving {counted})."
 
 
 def trust(
@@ -81,9 +88,12 @@ def _shuffled(rollouts: Sequence[Rollout]) -> Check:
     for rollout in rollouts:
         blocks[rollout.key.pair].append((rollout.order, rollout.arm))
     orders = {tuple(arm for _, arm in sorted(block)) for block in blocks.values()}
-    several = len(blocks) > 1 and any(len(order) > 1 for order in orders)
+    arms = max(map(len, orders), default=0)
     detail = f"{len(orders)} orders of the arms in {len(blocks)} blocks"
-    return Check("order randomised in blocks", len(orders) > 1 if several else None, detail)
+    passed: bool | None = arms > 1 and len(orders) > 1
+    if not passed and math.factorial(arms) ** (1 - len(blocks)) >= _BY_CHANCE:
+        passed, detail = None, f"{detail}, too few to tell from chance"
+    return Check("order randomised in blocks", passed, detail)
 
 
 def _with_intervals(comparisons: Sequence[Comparison]) -> Check:
@@ -103,7 +113,8 @@ def _same(repeated: Sequence[Comparison]) -> Check:
     )
     passed = False if False in verdicts else None if None in verdicts or not verdicts else True
     detail += "; intervals that hold together" if len(repeated) > 1 and detail else ""
-    return Check("A/A shows no difference", passed, detail or "no arm ran twice")
+    nothing = "too few rollouts for an interval" if repeated else "no arm ran twice"
+    return Check("A/A shows no difference", passed, detail or nothing)
 
 
 def _warm(rollouts: Sequence[Rollout], bounds: Bounds) -> Check:
