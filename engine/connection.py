@@ -144,7 +144,7 @@ class Connection:
                     self._disconnect()
         finally:
             if closed.by_us and closed.code == _UNREAD:
-                log.warning("a client's connection was cut, with %s", closed)
+                log.info("a client's connection was cut, with %s", closed)
             await self._cache.aclose()
             self._recorder.hook("connection_close", {"by": _who_closed(closed), "code": closed.code})
             self._recorder.close()
