@@ -14,15 +14,14 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
-import attrs
-
 from engine.hosted import HostedCall
-from engine.open_items import Deltas, Emit, NewId, OpenCall, OpenText, SampledCall
+from engine.open_items import Emit, NewId, OneByOne, OpenCall, OpenText, SampledCall
+from engine.outbox import Way
 from engine.samplers.base import CallInput, CallStart
 from engine.stages import Tool, ToolTable
 from protocol import events
 from protocol.dialects import Dialect
-from protocol.events import Delta, OutputItemAdded, OutputItemDone
+from protocol.events import OutputItemAdded, OutputItemDone
 from protocol.items import CALLS, Item, McpCall, Phase
 
 
@@ -44,18 +43,18 @@ class Assembly:
         "_open",
         "_tools",
         "client_calls",
-        "deltas",
         "hosted",
         "items",
         "stops_after_item",
+        "way",
     )
 
     def __init__(
         self, emit: Emit, new_id: NewId, dialect: Dialect, tools: ToolTable, known_call: Callable[[str], bool]
     ) -> None:
         self._emit = emit
-        self.deltas: Deltas | None = None
-        """A shorter way for the pieces of an item than an event for each, as an outbox has (`Outbox.deltas`)."""
+        self.way: Way | None = None
+        """A shorter way for an item's events than one after the other, as an outbox has."""
         self._new_id = new_id
         self._dialect = dialect
         self._tools = tools
@@ -147,24 +146,15 @@ class Assembly:
         self._calls.clear()
         self.hosted = []
 
-    def _shortest_way(self, first: Delta) -> Callable[[Sequence[str]], None]:
-        return (self.deltas or self._one_by_one)(first)
-
-    def _one_by_one(self, first: Delta) -> Callable[[Sequence[str]], None]:
-        def write(pieces: Sequence[str]) -> None:
-            for piece in pieces:
-                self._emit(attrs.evolve(first, delta=piece))
-
-        return write
+    def _shortest_way(self) -> Way:
+        return self.way or OneByOne(self._emit, self._dialect.agent)
 
     # --- prose -------------------------------------------------------------------------------------------------
 
     def _prose(self, kind: str) -> "OpenText":
         if not (isinstance(self._open, OpenText) and self._open.kind == kind):
             self.end_segment(final=False)
-            self._open = OpenText(
-                kind, self._new_id, self._emit, self._shortest_way, len(self.items), self._dialect
-            )
+            self._open = OpenText(kind, self._new_id, self._shortest_way(), len(self.items), self._dialect)
         return self._open
 
     def _close_prose(self, phase: Phase) -> None:
@@ -187,7 +177,7 @@ class Assembly:
                     self._new_call_id(call),
                     self._new_id,
                     self._emit,
-                    self._shortest_way,
+                    self._shortest_way(),
                     len(self.items),
                     self._dialect,
                 )

@@ -97,13 +97,13 @@ class Classifier:
             return attrs.evolve(state, read_characters=state.read_characters + len(piece)), ()
         window = state.tail + _fold(piece)
         origin = state.read_characters - len(state.tail)
-        matches = tuple(
+        matches = [
             Match(name, origin + last + 1 - length, origin + last + 1)
             for last, (name, length) in self._automaton.iter(window)
             if last >= len(state.tail)  # the others were reported with the piece they ended in
-        )
+        ]
         tail = window[-self._tail_characters :] if self._tail_characters else ""
-        return ClassifierState(state.read_characters + len(piece), tail), matches
+        return ClassifierState(state.read_characters + len(piece), tail), tuple(matches)
 
     def full(self, text: str) -> tuple[Match, ...]:
         """All matches of a whole text."""
@@ -112,4 +112,6 @@ class Classifier:
 
 def _fold(text: str) -> str:
     """Lower ASCII letters and nothing else: as many characters as before, whatever is next to them."""
+    if text.isascii():
+        return text.lower()
     return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")

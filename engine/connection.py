@@ -45,7 +45,8 @@ from protocol.events import (
     SteerFailed,
     SteerPending,
 )
-from protocol.session import Record, ServerSession, inject_failed, steer_failed
+from protocol.record import Record
+from protocol.session import ServerSession, inject_failed, steer_failed
 from protocol.states import ResponseState
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from protocol.dialects import HTTP, Ending
 from protocol.errors import CATALOGUE, RemoteProtocolError, refusal
 from protocol.events import Response, ResponseCreate, ResponseError
 from protocol.items import Item
-from protocol.session import Record
+from protocol.record import Record
 
 log = logging.getLogger(__name__)
 

@@ -204,13 +204,16 @@ class Intake:
 
     async def take(self, items: Sequence[Item]) -> None:
         """What the client sent: outputs and messages, in the order in which they enter the context."""
-        with self._ledger.at(Stage.VALIDATE):
+        left = self._ledger.enter(Stage.VALIDATE)
+        try:
             self.calls.admit(items)
             self.work.validated_items += len(items)
             self._count("validate")
             for item in items:
                 if some := tools_added_by(item):
                     await self._find_tools(some)
+        finally:
+            self._ledger.enter(left)
         start = len(self.context)
         await self._render(items)
         await self._classify(items)
@@ -219,8 +222,9 @@ class Intake:
 
     async def keep(self, items: Sequence[Item]) -> None:
         """What the model wrote."""
-        with self._ledger.at(Stage.VALIDATE):
-            self.calls.admit(items)
+        left = self._ledger.enter(Stage.VALIDATE)
+        self.calls.admit(items)
+        self._ledger.enter(left)
         finished: Callable[[Sequence[Item]], None] | None = getattr(self.sampling, "finished", None)
         if finished is not None:
             finished(items)
@@ -288,17 +292,23 @@ class Intake:
     # --- the stages ----------------------------------------------------------------------------------------------
 
     async def _render(self, items: Sequence[Item]) -> None:
-        with self._ledger.at(Stage.RENDER):
+        left = self._ledger.enter(Stage.RENDER)
+        try:
             before = len(self.context)
             for _ in self.context.extend_in_slices(items):
                 await breathe()
             self.work.rendered_tokens += len(self.context) - before
             self._count("render")
+        finally:
+            self._ledger.enter(left)
 
     async def _classify(self, items: Sequence[Item]) -> None:
-        with self._ledger.at(Stage.CLASSIFY):
+        left = self._ledger.enter(Stage.CLASSIFY)
+        try:
             await self._find(map(text_of_input, items), self._engine.classify.input_text)
             self._count("classify")
+        finally:
+            self._ledger.enter(left)
 
     async def classify_output(self, items: Sequence[Item]) -> None:
         """Post-inference: what the model wrote in the whole rollout."""

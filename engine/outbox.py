@@ -3,21 +3,33 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from protocol.events import Delta, ServerEvent
+from protocol.events import ServerEvent
+from protocol.templates import Make
+
+WritePieces = Callable[[Sequence[str]], None]
+"""Takes pieces of an item's text, each to be an event."""
 
 
-class Outbox(Protocol):
+class Way(Protocol):
+    """How the events of an item leave that is written piece by piece."""
+
+    def open(self, opening: Make, item_id: str, output_index: int, *texts: str) -> WritePieces:
+        """`emit` for what `opening` makes of these values, but for its last, a delta: that for each piece written.
+
+        The hot path: no event is made for what is only bytes. Not a checkpoint, nor is what it returns.
+        """
+        ...
+
+    def emit_made(self, make: Make, item_id: str, output_index: int, *texts: str) -> None:
+        """`emit` for what `make` makes of these values, where that is output. Not a checkpoint."""
+        ...
+
+
+class Outbox(Way, Protocol):
     """Where events go. Nothing here fails: a broken connection stops its rollouts by itself."""
 
     def emit(self, event: ServerEvent) -> None:
         """Number, encode and queue one event. Not a checkpoint."""
-        ...
-
-    def deltas(self, first: Delta) -> Callable[[Sequence[str]], None]:
-        """`emit` for all deltas that differ from `first` in their pieces only, which is not emitted itself.
-
-        The hot path: no event is made for what is only bytes. Not a checkpoint, nor is what it returns.
-        """
         ...
 
     def flush(self) -> bool:

@@ -50,7 +50,7 @@ from protocol.dialects import HTTP, Ending, EndRow
 from protocol.errors import CATALOGUE
 from protocol.events import Parked, Response, ResponseCreate, ResponseDone, ServerEvent
 from protocol.items import OUTPUTS, Item
-from protocol.session import Record
+from protocol.record import Record
 
 log = logging.getLogger(__name__)
 
@@ -294,7 +294,7 @@ class Rollout:
     @property
     def suspended(self) -> bool:
         """Does it wait for outputs? False from the moment the last one is accepted."""
-        return self._endings is self._dialect.suspended_endings and bool(self.inbox.pending)
+        return self._endings is self._dialect.suspended_endings and bool(self.record.pending)
 
     @property
     def _answers_calls(self) -> bool:
@@ -347,7 +347,8 @@ class Rollout:
         self._assembly.begin_segment()
         warms_up = self.create.generate is False  # everything but the sampling
         if warms_up and not self._intake.reads_ahead:
-            self._count_segment(self._intake.input_tokens, self._intake.held_tokens)
+            with self.ledger.at(Stage.ACCOUNT):
+                self._count_segment(self._intake.input_tokens, self._intake.held_tokens)
             return
         self.ledger.segments += 1
         before = len(self._assembly.items)
@@ -406,15 +407,14 @@ class Rollout:
         self, input_tokens: int, reused_tokens: int, output_tokens: int = 0, reasoning_tokens: int = 0
     ) -> None:
         """Usage of the segment (7.2); a sampler that does not say what it reused is taken to have kept what it had."""
-        with self.ledger.at(Stage.ACCOUNT):
-            self._account.add(
-                Segment(
-                    input_tokens=input_tokens,
-                    cached_tokens=max(0, min(reused_tokens, input_tokens)),
-                    output_tokens=output_tokens,
-                    reasoning_tokens=reasoning_tokens,
-                )
+        self._account.add(
+            Segment(
+                input_tokens=input_tokens,
+                cached_tokens=max(0, min(reused_tokens, input_tokens)),
+                output_tokens=output_tokens,
+                reasoning_tokens=reasoning_tokens,
             )
+        )
 
     def _goes_on(self) -> bool:
         """Is there anything the model has asked for, or has still to be told?"""
@@ -445,11 +445,12 @@ class Rollout:
 
         Where a rollout waits, and what it calls there, is as flat as can be: each frame is held by thousands.
         """
-        if not self.inbox.pending:
+        if not self.record.pending:
             self._flush()
             return False
-        with self.ledger.at(Stage.SAMPLE):
-            self._pause()
+        self.ledger.enter(Stage.SAMPLE)
+        self._pause()
+        self.ledger.enter(Stage.ACCOUNT)
         if not self._dialect.suspends:
             raise _Over(Ending.COMPLETED)
         self._endings = self._dialect.suspended_endings
@@ -457,9 +458,10 @@ class Rollout:
             raise _Over(self._ending_at_pause)
         self._hook("suspend", pending=list(self.inbox.pending))
         if self._dialect.says_done:
-            with self.ledger.at(Stage.ENCODE):
-                self._outbox.emit(ResponseDone(Parked(self.record.response_id, self._account.report())))
-        self._flush()
+            self.ledger.enter(Stage.ENCODE)
+            self._outbox.emit(ResponseDone(Parked(self.record.response_id, self._account.report())))
+        self.ledger.enter(Stage.SEND)
+        self._outbox.flush()
         self.ledger.enter(Stage.SUSPENDED)
         return True
 
@@ -485,14 +487,13 @@ class Rollout:
 
     async def _resume(self, *, suspended: bool) -> None:
         """Take what came in: outputs in call order, then messages."""
-        with self.ledger.at(Stage.VALIDATE):
-            items = self.inbox.take()
-            outputs = [item.call_id for item in items if isinstance(item, OUTPUTS)]
-            if suspended:
-                self._hook("resume", outputs=outputs)
-            if items:
-                await self._intake.take(items)
-                self._assembly.offer(self._intake.tools)
+        self.ledger.enter(Stage.VALIDATE)
+        items = self.inbox.take()
+        if suspended:
+            self._hook("resume", outputs=[item.call_id for item in items if isinstance(item, OUTPUTS)])
+        if items:
+            await self._intake.take(items)
+            self._assembly.offer(self._intake.tools)
         if self._intake.full:
             raise _Over(Ending.CONTEXT_FULL)
 
@@ -611,7 +612,8 @@ class Rollout:
 
     def _hook(self, name: str, **members: Any) -> None:
         self.counts(name)
-        self._tell(name, **members)
+        if self._traced:
+            self._tell(name, **members)
 
     def _tell(self, name: str, **members: Any) -> None:
         """For the trace only: nobody counts these."""
@@ -632,7 +634,8 @@ class _Slot:
     async def __aenter__(self) -> None:
         ledger = self._rollout.ledger
         ledger.enter(Stage.QUEUE)
-        await self._slots.__aenter__()
+        if not self._slots.take_free():
+            await self._slots.__aenter__()
         self._rollout._hook("slot_acquire")  # noqa: SLF001  # one module
         ledger.enter(Stage.OTHER)
 

@@ -289,6 +289,16 @@ class Slots:
         self._since: list[float] = []
         """When the place was taken in each of the first of them."""
 
+    def take_free(self) -> bool:
+        """Enter, if that need not wait; else nothing is taken. Not a checkpoint."""
+        for pool in self._pools:
+            if pool._free <= 0:  # noqa: SLF001  # one module
+                return False
+        for pool in self._pools:
+            pool._take()  # noqa: SLF001
+        self._since = [trio.current_time()] * len(self._pools)
+        return True
+
     async def __aenter__(self) -> None:
         try:
             for pool in self._pools:

@@ -63,11 +63,11 @@ class SegmentRun:
         """
         ledger.enter(Stage.SAMPLE)
         self._ledger, self._clock, self._outbox, self._send = ledger, ledger.clock, outbox, outbox.flush
-        self.assembly.deltas = outbox.deltas
+        self.assembly.way = outbox
         try:
             await base.push(sampling, appended, self)
         finally:
-            self.assembly.deltas = None  # thousands are suspended after this
+            self.assembly.way = None
             ledger.enter(Stage.SAMPLE)  # a rest may have been cancelled
             ledger.claim(Stage.ENCODE, self._encode_ns)
             ledger.claim(Stage.SEND, self._send_ns)

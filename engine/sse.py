@@ -5,7 +5,7 @@ one byte for byte. The writer takes what is queued as whole events: one send nev
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -13,10 +13,12 @@ import trio
 
 from engine.config import Limits
 from engine.exchange import ClientGone, Exchange
+from engine.outbox import WritePieces
 from engine.recorder import HttpRecorder, NoHttpRecorder
 from protocol.errors import CATALOGUE, RemoteProtocolError, refusal
-from protocol.events import TERMINAL_CLASSES, Delta, Response, ResponseCreated, ResponseFailed, ServerEvent
-from protocol.session import Record
+from protocol.events import TERMINAL_CLASSES, Response, ResponseCreated, ResponseFailed, ServerEvent
+from protocol.record import Record
+from protocol.templates import Make
 
 DONE: Final = b"data: [DONE]\n\n"
 PING: Final = b": ping\n\n"
@@ -88,15 +90,25 @@ class EventLog:
             self.on_created()
             self.created.set()
 
-    def deltas(self, first: Delta) -> Callable[[Sequence[str]], None]:
-        """As `Outbox.deltas`."""
-        kind, number_and_encode = first.type, self._record.deltas(first)
+    def open(self, opening: Make, item_id: str, output_index: int, *texts: str) -> WritePieces:
+        """As `Outbox.open`."""
+        kinds, frames, number_and_encode = self._record.open(opening, item_id, output_index, *texts)
+        self._append_all(kinds, frames)
+        kind = kinds[-1]
 
         def write(pieces: Sequence[str]) -> None:
             for text in number_and_encode(pieces):
                 self._append(kind, text)
 
         return write
+
+    def emit_made(self, make: Make, item_id: str, output_index: int, *texts: str) -> None:
+        """As `Outbox.emit_made`."""
+        self._append_all(*self._record.send_made(make, item_id, output_index, *texts))
+
+    def _append_all(self, kinds: Iterable[str], frames: Iterable[bytes]) -> None:
+        for kind, frame in zip(kinds, frames, strict=False):  # an opening has one kind more
+            self._append(kind, frame)
 
     def flush(self) -> bool:
         """As `Outbox.flush`."""

@@ -6,10 +6,12 @@ from typing import Any
 import attrs
 import trio
 
+from engine.outbox import WritePieces
 from engine.recorder import NoRecorder, Recorder
 from engine.transport import Transport, TransportClosed
-from protocol.events import Delta, ServerEvent
-from protocol.session import Record
+from protocol.events import ServerEvent
+from protocol.record import Record
+from protocol.templates import Make
 
 
 @attrs.frozen
@@ -23,18 +25,28 @@ class WireOutbox:
 
     def emit(self, event: ServerEvent) -> None:
         """Number, encode and queue."""
-        self._send(self._record.send(event))
+        self._send_all((self._record.send(event),))
 
-    def deltas(self, first: Delta) -> Callable[[Sequence[str]], None]:
-        """The same for pieces of one place, several at once."""
-        number_and_encode, queue_all = self._record.deltas(first), self._transport.queue_all
-        if self.traced:
-            return lambda pieces: self._send_each(number_and_encode(pieces))
+    def open(self, opening: Make, item_id: str, output_index: int, *texts: str) -> WritePieces:
+        """As `Outbox.open`."""
+        _, frames, number_and_encode = self._record.open(opening, item_id, output_index, *texts)
+        send_all = self._send_all
+        send_all(frames)
 
         def write(pieces: Sequence[str]) -> None:
-            queue_all(number_and_encode(pieces))  # one that is over swallows them, as `_send` does
+            send_all(number_and_encode(pieces))
 
         return write
+
+    def emit_made(self, make: Make, item_id: str, output_index: int, *texts: str) -> None:
+        """As `Outbox.emit_made`."""
+        _, frames = self._record.send_made(make, item_id, output_index, *texts)
+        self._send_all(frames)
+
+    @property
+    def _send_all(self) -> Callable[[Iterable[bytes]], object]:
+        """The transport's own if nobody listens; a connection that is over swallows them, as `_send` does."""
+        return self._send_each if self.traced else self._transport.queue_all
 
     def _send_each(self, texts: Iterable[bytes]) -> None:
         for text in texts:

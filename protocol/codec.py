@@ -5,8 +5,7 @@ The fast converter knows no paths; only when it fails does a second, detailed on
 The tag is looked up first, so that an unknown type is our error and not a `KeyError`.
 
 Encoding writes `type` first, the members in the order of the class, optional ones last, then what the last hop adds
-(`sequence_number`, `agent`, `stream_id`). Deltas, nearly all of the traffic, have a template: the bytes around the
-piece are made once per content part (`DeltaTemplate`), and a property test says it equals the plain way, byte for byte.
+(`sequence_number`, `agent`, `stream_id`). For nearly all of the traffic there is a shorter way (`protocol.templates`).
 
 Members that are null stay away where the wire leaves them out (`OMITTED`), and are written where it wants them.
 
@@ -14,7 +13,7 @@ Longer than other modules here, so that the two directions stay side by side and
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
@@ -230,13 +229,21 @@ class _Decoder:
                 items.McpCall, self.converter, error=override(struct_hook=_hook(_mcp_error))
             ),
         )
+        self._structures: dict[Any, Callable[[Any, Any], Any]] = {}
+
+    def structure(self, value: Any, cls: Any) -> Any:
+        """As the converter, which looks in several places for what it has found before."""
+        structure = self._structures.get(cls)
+        if structure is None:
+            structure = self._structures[cls] = self.converter.get_structure_hook(cls)
+        return structure(value, cls)
 
     def part(self, value: Any) -> Any:
         tag = _object(value).get("type") or ""
         if type(tag) is not str:
             raise _Mismatch("an object with a string 'type'")
         cls = _PARTS.get(tag)
-        return items.OpaquePart(value) if cls is None else self.converter.structure(value, cls)
+        return items.OpaquePart(value) if cls is None else self.structure(value, cls)
 
     def parts(self, value: Any) -> Any:
         return self._each(value, self.part, "a list of content parts")
@@ -266,7 +273,7 @@ class _Decoder:
             value = {
                 name: member for name, member in value.items() if name != "execution" or member is not None
             }
-        return items.Opaque(value) if cls is None else self.converter.structure(value, cls)
+        return items.Opaque(value) if cls is None else self.structure(value, cls)
 
     def many_items(self, value: Any) -> Any:
         return self._each(value, self.item, "a list of items")
@@ -298,14 +305,14 @@ _DETAILED: Final = _Decoder(detailed=True)
 def structure(data: Mapping[str, Any], cls: Any) -> Any:
     """Data (parsed JSON) → an object of `cls`. `RemoteProtocolError` names the first bad member and what was expected."""
     try:
-        return _FAST.converter.structure(data, cls)
+        return _FAST.structure(data, cls)
     except Exception:  # noqa: BLE001  # whatever it was, the slow reading says where
         return _structure_slowly(data, cls)
 
 
 def _structure_slowly(data: Mapping[str, Any], cls: Any) -> Any:
     try:
-        return _DETAILED.converter.structure(data, cls)
+        return _DETAILED.structure(data, cls)
     except Exception as error:  # noqa: BLE001  # every kind of failure becomes one kind of answer
         raise _explain(error) from None
 
@@ -646,31 +653,7 @@ def encode(event: Any, extras: Mapping[str, Any] | None = None) -> bytes:
     return orjson.dumps({"type": event.type, **unstructure(event), **(extras or {})})
 
 
-_NO_PIECE: Final = b'"delta":""'
-
-
-class DeltaTemplate:
-    """The constant bytes around the piece and the number of one content part's deltas."""
-
-    __slots__ = ("_frame",)
-
-    def __init__(self, event: events.Delta, extras: Mapping[str, Any]) -> None:
-        data = {"type": event.type, **unstructure(event), "delta": "", "sequence_number": 0, **extras}
-        text = orjson.dumps(data).replace(b"%", b"%%")
-        tail_bytes = len(orjson.dumps(extras).replace(b"%", b"%%")) if extras else 1
-        # the first place is the right one: before it there are but ids and indexes
-        head, _, middle = text[: -tail_bytes - 1].partition(_NO_PIECE)
-        self._frame = head + b'"delta":%b' + middle + b"%d" + text[-tail_bytes:]
-
-    def fill(self, piece: str, sequence_number: int) -> bytes:
-        """The frame of one delta; equals `encode` of it."""
-        return self.fill_all((piece,), sequence_number)[0]
-
-    def fill_all(self, pieces: Iterable[str], first_number: int) -> list[bytes]:
-        """The frames of several, numbered one after the other."""
-        frame, dumps = self._frame, orjson.dumps
-        texts, number = [], first_number
-        for piece in pieces:  # mostly one or two
-            texts.append(frame % (dumps(piece), number))
-            number += 1
-        return texts
+def extras_of(agent: items.Agent | None, stream_id: str | None) -> dict[str, Any]:
+    """What an event of an item carries besides its members and its number."""
+    lane = {} if stream_id is None else {"stream_id": stream_id}
+    return lane if agent is None else {"agent": unstructure(agent), **lane}

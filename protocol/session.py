@@ -1,18 +1,16 @@
 """One side of one connection, without I/O: text in, events out; events in, text out.
 
-`Record` is one response as both sides see it: its state (walked along `protocol.states`), its numbers, its pending calls.
+`protocol.record.Record` is one response as both sides see it.
 `ServerSession` makes records and encodes; `ClientSession` follows the records the server makes.
 Time, ids and randomness come in as arguments or not at all.
 
 Rules:
 
-- An illegal event is a failed lookup in the table; it changes nothing and raises with event, state and dialect.
-- A number is taken only after the encoding succeeded: a failed encode burns none.
 - The reading side of a server never raises anything but `RemoteProtocolError`, the sending side only `LocalProtocolError`
   (and `TypeError` for text that is no Unicode).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,137 +18,13 @@ import attrs
 
 from protocol import codec, events
 from protocol.dialects import APPEND, CREATE, INJECT, Dialect
-from protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError, refusal
-from protocol.events import ErrorDetail, ErrorEvent, OutputItemDone, ServerEvent
+from protocol.errors import LocalProtocolError, RemoteProtocolError, refusal
+from protocol.events import ErrorDetail, ErrorEvent, ServerEvent
 from protocol.items import Item
-from protocol.pending import PendingCalls
-from protocol.states import TERMINAL, ResponseState, step
+from protocol.record import Record, violation
 
 _OF_APPENDS: Final = frozenset({"no_response_in_progress", "response_not_found", "invalid_input"})
 """Codes of `error` frames that answer an append, if one was sent."""
-_LIFECYCLE: Final = frozenset(
-    {
-        events.ResponseCreated,
-        events.ResponseInProgress,
-        events.ResponseDone,
-        *events.TERMINAL_CLASSES,
-        events.InjectCreated,
-        events.InjectFailed,
-        events.SteerAccepted,
-        events.SteerPending,
-        events.SteerFailed,
-    }
-)
-"""Events of the response as a whole: they carry no agent (reference 5A)."""
-
-
-DeltaWriter = Callable[[Sequence[str]], Sequence[bytes]]
-
-
-class Record:
-    """One response: state, numbers, pending calls. `send` is the server's half, `follow` the client's."""
-
-    __slots__ = (
-        "_judged",
-        "dialect",
-        "next_number",
-        "pending",
-        "response_id",
-        "state",
-        "stream_id",
-    )
-
-    def __init__(self, response_id: str, dialect: Dialect, stream_id: str | None = None) -> None:
-        self.response_id = response_id
-        self.dialect = dialect
-        self.stream_id = stream_id
-        self.state = ResponseState.IDLE
-        self.pending = PendingCalls(response_id, dialect)
-        self.next_number = 0
-        self._judged: codec.DeltaTemplate | None = None
-        """The deltas that were found legal, and nothing was sent since but more of them."""
-
-    @property
-    def _lane(self) -> dict[str, Any]:
-        """Of every event. Made anew each time: a dict is as large as the rest of a record, and thousands of them wait."""
-        return {} if self.stream_id is None else {"stream_id": self.stream_id}
-
-    @property
-    def _extras(self) -> dict[str, Any]:
-        """Of events that are not of the response as a whole."""
-        agent = self.dialect.agent
-        return self._lane if agent is None else {"agent": codec.unstructure(agent), **self._lane}
-
-    @property
-    def ended(self) -> bool:
-        """Was a terminal event sent or seen?"""
-        return self.state in TERMINAL
-
-    def send(self, event: ServerEvent) -> bytes:
-        """Advance by `event`, number it, encode it. `LocalProtocolError`: illegal here; nothing changed."""
-        after = self._after(event, LocalProtocolError)
-        extras = self._lane if type(event) in _LIFECYCLE else self._extras
-        text = codec.encode(event, {"sequence_number": self.next_number, **extras})
-        self.next_number += 1
-        self._advance(event, after)
-        return text
-
-    def deltas(self, event: events.Delta) -> DeltaWriter:
-        """`send` for all deltas at the place of `event`, whose own piece is not sent: some pieces → as many frames.
-
-        The hot path: a part's deltas differ in their pieces and numbers only. What is returned raises as `send` does,
-        and then has sent nothing.
-        """
-        template = codec.DeltaTemplate(event, self._extras)
-        fill_all = template.fill_all
-
-        def write(pieces: Sequence[str]) -> list[bytes]:
-            number = self.next_number
-            if self._judged is template:
-                texts = fill_all(pieces, number)
-            else:
-                # judged once: output leads to SAMPLING, where more of it is legal on no condition and changes nothing
-                after, texts = self._after(event, LocalProtocolError), fill_all(pieces, number)
-                self.state, self._judged = after, template
-            self.next_number = number + len(texts)
-            return texts
-
-        return write
-
-    def follow(self, event: ServerEvent, number: int | None) -> None:
-        """The client's half of `send`: `RemoteProtocolError` if the server broke the order or the numbers."""
-        after = self._after(event, _remote)
-        # `response.done` is tolerated without a number: the prototype's client accepts that
-        if number is not None or not isinstance(event, events.ResponseDone):
-            if number != self.next_number:
-                raise _remote(f"sequence_number {number} of {event.type} should be {self.next_number}")
-            self.next_number += 1
-        self._advance(event, after)
-
-    def pass_over(self, number: int | None) -> None:
-        """An event of unknown type: no state changes, but it may have taken this response's next number."""
-        if number == self.next_number:
-            self.next_number += 1
-
-    def _after(self, event: ServerEvent, error: Any) -> ResponseState:
-        kind = events.kind_of(event)
-        after = step(self.dialect.name, self.state, kind, len(self.pending))
-        if after is None:
-            raise error(
-                f"{event.type} is illegal in state {self.state.name} of the {self.dialect.name} form "
-                f"with {len(self.pending)} pending calls (response {self.response_id})"
-            )
-        return after
-
-    def _advance(self, event: ServerEvent, after: ResponseState) -> None:
-        self.state = after
-        self._judged = None
-        if isinstance(event, OutputItemDone):
-            self.pending.finished(event.item)
-
-
-def _remote(message: str) -> ProtocolError:
-    return RemoteProtocolError("protocol_violation", message)
 
 
 def _number_of(data: Mapping[str, Any]) -> int | None:
@@ -313,7 +187,7 @@ class ClientSession:
             return self._by_id.get(named)
         record = self._current.get(stream_id)
         if record is None and not isinstance(event, events.UnknownEvent):
-            raise _remote(f"{event.type} before any response.created")
+            raise violation(f"{event.type} before any response.created")
         return record
 
     def _refused(self, event: ErrorEvent, stream_id: str | None) -> None:
@@ -327,7 +201,7 @@ class ClientSession:
     def _created(self, response_id: str, stream_id: str | None) -> Record:
         waiting = self._creates.get(stream_id)
         if not waiting:
-            raise _remote(f"response.created of {response_id} answers no response.create")
+            raise violation(f"response.created of {response_id} answers no response.create")
         record = Record(response_id, waiting.pop(0), stream_id)
         old = self._current.get(stream_id)
         if old is not None:

@@ -74,13 +74,13 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     EngineMutant(
         "pre-inference runs again at each resume",
         "engine.rollout",
-        '            self._hook("resume", outputs=outputs)\n',
-        '            self._hook("resume", outputs=outputs)\n            self._hook("pre_inference")\n',
+        '            self._hook("resume", outputs=[item.call_id for item in items if isinstance(item, OUTPUTS)])\n',
+        '            self._hook("resume", outputs=[item.call_id for item in items if isinstance(item, OUTPUTS)])\n            self._hook("pre_inference")\n',
         "S10",
     ),
     EngineMutant(
         "numbers begin again after a pause",
-        "protocol.session",
+        "protocol.record",
         "        if isinstance(event, OutputItemDone):\n            self.pending.finished(event.item)\n",
         "        if isinstance(event, OutputItemDone):\n            self.pending.finished(event.item)\n"
         "        if isinstance(event, events.ResponseDone):\n            self.next_number = 0\n",
@@ -88,7 +88,7 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     ),
     EngineMutant(
         "the answer to an inject takes no number",
-        "protocol.session",
+        "protocol.record",
         "        self.next_number += 1\n        self._advance(event, after)\n        return text",
         "        self.next_number += not isinstance(event, events.InjectCreated)\n"
         "        self._advance(event, after)\n        return text",
@@ -121,9 +121,9 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     ),
     EngineMutant(
         "deltas lose their lane",
-        "protocol.session",
-        "codec.DeltaTemplate(event, self._extras)",
-        "codec.DeltaTemplate(event, {})",
+        "protocol.record",
+        "template_of(opening, len(texts), self.dialect.agent, self.stream_id)",
+        "template_of(opening, len(texts), self.dialect.agent, None)",
         "W2",
     ),
     EngineMutant(
@@ -230,9 +230,8 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     EngineMutant(
         "a part is closed twice",
         "engine.open_items",
-        "        self._emit(events.ContentPartDone(self._id, self._index, 0, part))\n",
-        "        self._emit(events.ContentPartDone(self._id, self._index, 0, part))\n"
-        "        self._emit(events.ContentPartDone(self._id, self._index, 0, part))\n",
+        "        return self.done(item_id, index, 0, text), done\n",
+        "        return self.done(item_id, index, 0, text), done, done\n",
         "C2",
     ),
     EngineMutant(

@@ -18,7 +18,7 @@ from protocol import events
 from protocol.dialects import APPEND, CREATE, INJECT
 from protocol.errors import LocalProtocolError
 from protocol.items import CustomToolCall, FunctionCall, McpCall, Message, Reasoning, text_of
-from protocol.session import Record
+from protocol.record import Record
 
 TOOLS = ToolTable(
     client={

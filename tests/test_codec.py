@@ -9,7 +9,7 @@ import attrs
 import orjson
 import pydantic
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.beta.beta_responses_server_event import BetaResponsesServerEvent
 from openai.types.responses import ResponseError, ResponseStreamEvent
@@ -74,21 +74,6 @@ def test_encoding_writes_the_type_first_and_extras_last(event: events.ServerEven
         assert members[1:-2] == list(codec.unstructure(event))
 
 
-@given(wire.deltas, wire.texts, st.integers(0, 2**53), wire.json_objects)
-@example(events.OutputTextDelta("100%", 0, 0, "", ({"%d": "%"},)), "%b %", 3, {"stream_id": "%b", "%%": 0})
-def test_a_template_is_the_plain_encoding(
-    event: Any, piece: str, number: int, extras: dict[str, Any]
-) -> None:
-    """For every delta, piece, number and extra the template makes the bytes that `encode` makes."""
-    extras.pop("sequence_number", None)
-    for name in codec.unstructure(event):
-        extras.pop(name, None)
-    extras.pop("type", None)
-    template = codec.DeltaTemplate(event, extras)
-    plain = codec.encode(attrs.evolve(event, delta=piece), {"sequence_number": number, **extras})
-    assert template.fill(piece, number) == plain
-
-
 class Letter(items.Message):
     """Somebody's own kind of message."""
 
@@ -102,17 +87,6 @@ def test_what_is_no_class_of_ours_is_written_as_it_is():
     create = events.ResponseCreate(model="m", input=(call, Letter("user", (part,))))
     message = {"role": "user", "content": [part], "type": "message"}
     assert orjson.loads(codec.encode(create))["input"] == [call, message]
-
-
-@given(
-    st.lists(wire.json_objects, min_size=1, max_size=2).map(tuple),
-    wire.texts,
-)
-def test_a_template_keeps_what_comes_after_the_piece(logprobs: Any, piece: str) -> None:
-    """Members after the piece are in their place in the template, too."""
-    event = events.OutputTextDelta("msg_1", 0, 0, piece, logprobs)
-    plain = codec.encode(event, {"sequence_number": 3})
-    assert codec.DeltaTemplate(event, {}).fill(piece, 3) == plain
 
 
 # --- what is left out ------------------------------------------------------------------------------------------------
@@ -770,12 +744,9 @@ def test_a_bad_member_of_a_server_event_is_named(data: Any, code: str, param: st
 
 
 def test_text_that_is_no_unicode_cannot_be_encoded() -> None:
-    """A lone surrogate raises `TypeError` in both ways of encoding."""
-    event = events.OutputTextDelta("msg_1", 0, 0, "\ud800")
+    """A lone surrogate raises `TypeError`."""
     with pytest.raises(TypeError):
-        codec.encode(event)
-    with pytest.raises(TypeError):
-        codec.DeltaTemplate(attrs.evolve(event, delta=""), {}).fill("\ud800", 0)
+        codec.encode(events.OutputTextDelta("msg_1", 0, 0, "\ud800"))
 
 
 # --- the SDK's types -------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from protocol import readers, trace
 from protocol.dialects import HTTP
 from protocol.readers import lines as reader_lines
 from protocol.readers.lines import Clock, lines_of, seconds_of
-from protocol.session import Record
+from protocol.record import Record
 from tests.strategies import json_objects, streams
 
 HEADER = trace.header_line(dialect="append", source="test")

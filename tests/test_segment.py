@@ -3,13 +3,13 @@
 from array import array
 from itertools import count
 
-import attrs
 import pytest
 import trio
 import trio.testing
 
 from engine.assembly import Assembly
 from engine.ledger import Ledger, Stage
+from engine.open_items import OneByOne
 from engine.samplers.base import Appended, CallEnd, CallInput, CallStart, End, Prefilled, Text, Thought
 from engine.segment import SHORT_TOKENS, BudgetSpentError, SamplerContractError, SegmentRun
 from engine.stages import Tool, ToolTable
@@ -32,8 +32,11 @@ class PlainOutbox:
         self.events.append(event)
         self.acts.append("emit")
 
-    def deltas(self, first):
-        return lambda pieces: [self.emit(attrs.evolve(first, delta=piece)) for piece in pieces]
+    def open(self, opening, item_id, output_index, *texts):
+        return OneByOne(self.emit, None).open(opening, item_id, output_index, *texts)
+
+    def emit_made(self, make, item_id, output_index, *texts):
+        OneByOne(self.emit, None).emit_made(make, item_id, output_index, *texts)
 
     def flush(self) -> bool:
         self.acts.append("flush")

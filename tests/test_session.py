@@ -22,7 +22,8 @@ from hypothesis.stateful import (
 from protocol import codec, events, items
 from protocol.dialects import APPEND, CREATE, DIALECTS, INJECT, Dialect
 from protocol.errors import LocalProtocolError, RemoteProtocolError, refusal
-from protocol.session import ClientSession, Record, ServerSession, inject_failed
+from protocol.record import Record
+from protocol.session import ClientSession, ServerSession, inject_failed
 from protocol.states import ResponseState
 from tests import strategies as wire
 from tests.model import ModelResponse
@@ -371,7 +372,7 @@ def test_pieces_of_a_place_are_sent_as_its_deltas(
     """Several places by turns, other events in between: the same bytes, numbers and state as one delta after the other."""
     written, sent = begun(dialect, "lane-1"), begun(dialect, "lane-1")
     places = [events.OutputTextDelta("msg_1", place, 0, "") for place in range(3)]
-    writers = [written.deltas(place) for place in places]
+    writers = [written.open(opening_of(place), "msg_1", place.output_index)[2] for place in places]
     for place, pieces, other in runs:
         expected = [sent.send(attrs.evolve(places[place], delta=piece)) for piece in pieces]
         assert expected == list(writers[place](pieces))
@@ -384,7 +385,7 @@ def test_pieces_of_a_place_are_sent_as_its_deltas(
 def test_pieces_are_refused_where_their_delta_would_be() -> None:
     """After the end none is written, and no number is taken."""
     record = begun(APPEND)
-    write = record.deltas(events.OutputTextDelta("msg_1", 0, 0, ""))
+    _, _, write = record.open(opening_of(events.OutputTextDelta("msg_1", 0, 0, "")), "msg_1", 0)
     write(["a"])
     record.send(events.ResponseFailed(events.Response("resp_1", 0, "m")))
     number = record.next_number
@@ -396,12 +397,17 @@ def test_pieces_are_refused_where_their_delta_would_be() -> None:
 def test_of_pieces_that_cannot_be_written_none_is_sent() -> None:
     """Half a character among them burns no number, and the next pieces are as if nothing had been."""
     record = begun(APPEND)
-    write = record.deltas(events.OutputTextDelta("msg_1", 0, 0, ""))
+    _, _, write = record.open(opening_of(events.OutputTextDelta("msg_1", 0, 0, "")), "msg_1", 0)
     number = record.next_number
     with pytest.raises(TypeError):
         write(["a", "\ud83d"])
     assert number == record.next_number
     assert b'"sequence_number":%d' % number in write(["a"])[0]
+
+
+def opening_of(delta: Any) -> Any:
+    """Of an item that opens with this delta, and nothing before."""
+    return lambda _agent, item_id, index: (attrs.evolve(delta, item_id=item_id, output_index=index),)
 
 
 def begun(dialect: Dialect, stream_id: str | None = None) -> Record:

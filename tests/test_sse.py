@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import attrs
 import orjson
 import pytest
 import trio
@@ -16,7 +17,7 @@ from protocol.dialects import HTTP
 from protocol.errors import RemoteProtocolError
 from protocol.events import Response, ResponseError
 from protocol.items import Message, OutputText
-from protocol.session import Record
+from protocol.record import Record
 from tests.http_peer import HttpPeer, events_in
 from tests.test_http import TOOL, http, told, words
 
@@ -364,15 +365,25 @@ def test_without_a_writer_nothing_is_queued():
     assert (0, 0) == (silent.unsent_bytes, gone.unsent_bytes)
 
 
+def opening(_agent, item_id, index, *, piece=""):
+    item = Message("assistant", (), item_id)
+    return events.OutputItemAdded(index, item), events.OutputTextDelta(item_id, index, 0, piece)
+
+
+def closing(_agent, item_id, index, text):
+    return (events.OutputTextDone(item_id, index, 0, text),)
+
+
 def test_pieces_are_written_as_their_deltas():
     """Several at once are the bytes of one delta after the other, queued and kept."""
     together, each = log_with(), log_with()
-    first = events.OutputTextDelta("msg_1", 0, 0, "")
+    added, first = opening(None, "msg_1", 0, piece="a")
     begin(together)
     begin(each)
-    together.deltas(first)(["a", "b"])
-    for piece in "ab":
-        each.emit(events.OutputTextDelta("msg_1", 0, 0, piece))
+    together.open(opening, "msg_1", 0)(["a", "b"])
+    together.emit_made(closing, "msg_1", 0, "ab")
+    for event in (added, first, attrs.evolve(first, delta="b"), events.OutputTextDone("msg_1", 0, 0, "ab")):
+        each.emit(event)
     assert each.events_from(2) == together.events_from(2)
     assert each.take() == together.take()
 

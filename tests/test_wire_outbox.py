@@ -7,10 +7,24 @@ from engine.recorder import NoRecorder
 from engine.transport import TransportClosed
 from engine.wire_outbox import WireOutbox
 from protocol.dialects import APPEND
-from protocol.events import OutputTextDelta, Response, ResponseCreated
+from protocol.events import OutputItemAdded, OutputTextDelta, Response, ResponseCreated
+from protocol.items import Message
 from protocol.session import ServerSession
 
 FIRST = OutputTextDelta("msg_1", 0, 0, "")
+ADDED = OutputItemAdded(0, Message("assistant", (), "msg_1"))
+
+
+def opening(_agent, item_id, index):
+    return OutputItemAdded(index, Message("assistant", (), item_id)), OutputTextDelta(item_id, index, 0, "")
+
+
+def closing(_agent, item_id, index):
+    return (OutputItemAdded(index, Message("assistant", (), item_id)),)
+
+
+def only_pieces(_agent, item_id, index):
+    return (OutputTextDelta(item_id, index, 0, ""),)
 
 
 class Wire:
@@ -65,10 +79,11 @@ def test_pieces_are_the_same_frames_traced_or_not():
         outbox(NoRecorder()),
         outbox(told),
     )
-    for piece in "ab":
-        each.emit(attrs.evolve(FIRST, delta=piece))
-    quiet.deltas(FIRST)(["a", "b"])
-    loud.deltas(FIRST)(["a", "b"])
+    for event in (ADDED, attrs.evolve(FIRST, delta="a"), attrs.evolve(FIRST, delta="b"), ADDED):
+        each.emit(event)
+    for one in (quiet, loud):
+        one.open(opening, "msg_1", 0)(["a", "b"])
+        one.emit_made(closing, "msg_1", 0)
     assert plainly.sent == untold.sent == traced.sent == told.frames
 
 
@@ -77,7 +92,7 @@ def test_a_connection_that_is_over_swallows_pieces(make):
     """Nothing fails, nothing is told, and the numbers go on."""
     recorder = make()
     made, wire = outbox(recorder)
-    write = made.deltas(FIRST)
+    write = made.open(only_pieces, "msg_1", 0)
     write(["a"])
     wire.over = True
     write(["b", "c"])

@@ -22,6 +22,7 @@ from demos.lab.records import Note
 from demos.lab.results import ResultsFile, ResultsReader
 from engine.config import Limits
 from engine.engine import RolloutReport
+from engine.outbox import WritePieces
 from engine.residency.policies import POLICIES
 from engine.residency.statistics import ResidencyStatistics
 from engine.rollout import Rollout
@@ -32,9 +33,10 @@ from engine.scheduler import SlotPool
 from engine.simulation import simulate
 from engine.testing import simulated_engine
 from protocol.dialects import APPEND
-from protocol.events import Delta, ResponseCreate, ServerEvent
+from protocol.events import ResponseCreate, ServerEvent
 from protocol.items import FunctionCallOutput
-from protocol.session import Record
+from protocol.record import Record
+from protocol.templates import Make
 
 RUN, NEED, ETA = "policy run", "need", "eta"
 """Topics of the notes."""
@@ -64,14 +66,18 @@ class ToolRunner:
         """As an `Outbox`: written down, and sent to nobody."""
         self._record.send(event)
 
-    def deltas(self, first: Delta) -> Callable[[Sequence[str]], None]:
+    def open(self, opening: Make, item_id: str, output_index: int, *texts: str) -> WritePieces:
         """As `emit`."""
-        send = self._record.deltas(first)
+        _, _, send = self._record.open(opening, item_id, output_index, *texts)
 
         def write(pieces: Sequence[str]) -> None:
             send(pieces)
 
         return write
+
+    def emit_made(self, make: Make, item_id: str, output_index: int, *texts: str) -> None:
+        """As `emit`."""
+        self._record.send_made(make, item_id, output_index, *texts)
 
     def flush(self) -> bool:
         """Nothing is held back."""

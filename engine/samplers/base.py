@@ -38,7 +38,6 @@ A whole sampler::
 
 from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any, Literal, Protocol, TypeAlias
 
 import attrs
@@ -230,10 +229,13 @@ async def push(sampling: Sampling, appended: Appended, taker: Taker) -> None:
     if pushes is not None:
         await pushes(appended, taker)
         return
-    async with aclosing(sampling.sample(appended)) as steps:
+    steps = sampling.sample(appended)
+    try:
         async for step in steps:
             over = taker.take(step)
             if not taker.flush():
                 await taker.rest()
             if over:
                 return
+    finally:
+        await steps.aclose()

@@ -180,12 +180,16 @@ def _write_raw(
     return len(data)
 
 
+def _opening(_agent: Any, item_id: str, index: int) -> tuple[OutputTextDelta]:
+    return (OutputTextDelta(item_id, index, 0, ""),)
+
+
 def _delta_frame(lane: str | None) -> bytes:
     """A frame as the engine sends it."""
     engine = Engine.make(Scripted([]))
     record = ServerSession(append=True).open(engine.new_id("resp"), APPEND, lane)
     record.send(ResponseCreated(Response(record.response_id, 0, "simulated")))
-    write = record.deltas(OutputTextDelta(engine.new_id("msg"), 0, 0, ""))
+    _, _, write = record.open(_opening, engine.new_id("msg"), 0)
     return frame(TEXT, write([WORD])[0])
 
 
