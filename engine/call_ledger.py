@@ -6,7 +6,7 @@ A client that uses a call id again after it was answered (some models number fro
 while the first is open the second is refused, since one output would answer both.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Final, Self
 
 from protocol.errors import refusal
@@ -73,14 +73,21 @@ class CallLedger:
         `all_answered`: refuse also if a call is open at the end, as a create must.
         `RemoteProtocolError` (nothing taken): the first fault in order.
         """
+        if len(items) == 1 and not all_answered and isinstance(output := items[0], OUTPUTS) and not output.id:
+            self._answer(output)  # nearly all that comes later than a create
+            return (output,)
         batch = _Batch(self._kinds, self._pending, self._item_ids)
-        kept = tuple(item for place, item in enumerate(items, start) if batch.take(place, item))
+        kept = tuple([item for place, item in enumerate(items, start) if batch.take(place, item)])
         if all_answered and batch.pending:
             raise refusal("no_output", call_id=next(iter(batch.pending)))
         self._kinds.update(batch.kinds)
         self._pending = tuple(batch.pending)
         self._know(batch.item_ids)
         return kept
+
+    def _answer(self, output: Output) -> None:
+        _check_answer(output, self._kinds.get(output.call_id), self._pending)
+        self._pending = tuple([call_id for call_id in self._pending if call_id != output.call_id])
 
     def _know(self, item_ids: set[str]) -> None:
         if not isinstance(self._item_ids, set) and len(self._item_ids) + len(item_ids) > FEW_IDS:
@@ -126,8 +133,13 @@ class _Batch:
 
     def _take_output(self, output: Output) -> None:
         kind = self.kinds.get(output.call_id) or self._known_kinds.get(output.call_id)
-        if kind is None or not isinstance(output, OUTPUT_OF[kind]):
-            raise refusal("no_call", call_id=output.call_id)
-        if output.call_id not in self.pending:
-            raise refusal("has_output", call_id=output.call_id)
+        _check_answer(output, kind, self.pending)
         del self.pending[output.call_id]
+
+
+def _check_answer(output: Output, kind: type | None, pending: Container[str]) -> None:
+    """`kind`: the class of the call that it answers."""
+    if kind is None or not isinstance(output, OUTPUT_OF[kind]):
+        raise refusal("no_call", call_id=output.call_id)
+    if output.call_id not in pending:
+        raise refusal("has_output", call_id=output.call_id)

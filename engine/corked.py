@@ -163,6 +163,8 @@ class CorkedStream(trio.abc.Stream):
         self._inbound.answered = True
         if isinstance(self._inner, ReplayedStream):
             self._inner.release()
+            if self._inner.is_spent:  # the next messages need not pass through it
+                self._receive = receive_of(self._inner.inner)
         self._upgraded = self._client or chunk.startswith(b"HTTP/1.1 101")
         return chunk.replace(b"\r\n", b"\r\n" + self._answer_headers, 1)
 

@@ -31,7 +31,8 @@ MakeSampler = Callable[[str], Sampler]
 _IDS_DRAWN: Final = 64
 _drawn_ids: list[str] = []
 """Random bits for the next ids: one system call for many. A forked process has none of them."""
-os.register_at_fork(after_in_child=_drawn_ids.clear)
+if hasattr(os, "register_at_fork"):  # where a process can fork at all
+    os.register_at_fork(after_in_child=_drawn_ids.clear)
 
 
 def random_id(prefix: str) -> str:

@@ -115,7 +115,7 @@ class SlotPool:
 
     def release(self, owner: str = "", held_seconds: float | None = None) -> None:
         """Give a slot back; whose turn it is has it at once. `held_seconds`: charge them to the owner."""
-        if held_seconds is not None and (self._resumed or self._new):
+        if held_seconds is not None and (self._resumed.waiting or self._new.waiting):
             waiting = self._resumed.owners | self._new.owners
             if waiting != {owner}:
                 self._owed.charge(owner, held_seconds, waiting)
@@ -128,7 +128,7 @@ class SlotPool:
             trio.lowlevel.reschedule(self._returning.popleft())
             self._returned += 1
             self._take_back()
-        while self._free > 0 and (self._resumed or self._new):
+        while self._free > 0 and (self._resumed.waiting or self._new.waiting):
             trio.lowlevel.reschedule(self._next_class().take())
             self._take()
         if self._free > 0:
@@ -176,9 +176,9 @@ class SlotPool:
         self._held += 1
 
     def _next_class(self) -> "_Turns":
-        turn_of_new = bool(self._new) and self._in_a_row >= self.max_resumed_in_a_row
-        turns = self._resumed if self._resumed and not turn_of_new else self._new
-        self._in_a_row = self._in_a_row + 1 if turns is self._resumed and self._new else 0
+        turn_of_new = self._new.waiting and self._in_a_row >= self.max_resumed_in_a_row
+        turns = self._resumed if self._resumed.waiting and not turn_of_new else self._new
+        self._in_a_row = self._in_a_row + 1 if turns is self._resumed and self._new.waiting else 0
         return turns
 
     def statistics(self) -> SlotStatistics:
@@ -186,8 +186,8 @@ class SlotPool:
         return SlotStatistics(
             self._free,
             self._held,
-            len(self._resumed),
-            len(self._new),
+            self._resumed.waiting,
+            self._new.waiting,
             self._granted,
             len(self._returning),
             self._returned,
@@ -240,10 +240,7 @@ class _Turns:
         self._owed = owed
         self._ring: dict[str, deque[trio.lowlevel.Task]] = {}
         """In order of turns; an owner is in it as long as one of its own waits."""
-        self._waiting = 0
-
-    def __len__(self) -> int:
-        return self._waiting
+        self.waiting = 0
 
     @property
     def owners(self) -> AbstractSet[str]:
@@ -252,12 +249,12 @@ class _Turns:
 
     def add(self, owner: str, task: trio.lowlevel.Task) -> None:
         self._ring.setdefault(owner, deque()).append(task)
-        self._waiting += 1
+        self.waiting += 1
 
     def remove(self, owner: str, task: trio.lowlevel.Task) -> None:
         queue = self._ring[owner]
         queue.remove(task)
-        self._waiting -= 1
+        self.waiting -= 1
         if not queue:
             del self._ring[owner]
 
@@ -268,7 +265,7 @@ class _Turns:
         owner = next(iter(self._ring))
         queue = self._ring.pop(owner)
         task = queue.popleft()
-        self._waiting -= 1
+        self.waiting -= 1
         if queue:
             self._ring[owner] = queue
         return task

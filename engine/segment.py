@@ -43,7 +43,7 @@ class SegmentRun:
     input_tokens: int | None = None
     """The whole context by the model's own account; None = it has none."""
     drifted_turns: int = 0
-    _passed_over: set[int] = attrs.field(factory=set)
+    _passed_over: frozenset[int] = frozenset()
     """Calls that began beside the one call: samplers may alternate pieces, or never say that a call ends."""
     over: bool = False
     """Has the last step been taken?"""
@@ -133,7 +133,7 @@ class SegmentRun:
 
     def _call_start(self, part: base.CallStart) -> bool:
         if self.one_call and self.assembly.calls_client:
-            self._passed_over.add(part.index)
+            self._passed_over |= {part.index}
         else:
             self.assembly.call_start(part)
         return False

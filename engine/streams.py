@@ -44,6 +44,11 @@ class ReplayedStream(trio.abc.HalfCloseableStream):
         """The answer is on its way: the rest may be read. Idempotent, not a checkpoint."""
         self._released.set()
 
+    @property
+    def is_spent(self) -> bool:
+        """Was all read again that had been read before?"""
+        return not self._head and not self._rest
+
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """As the stream below, from the beginning."""
         if self._head:

@@ -14,7 +14,7 @@ from protocol.record import Record
 from protocol.templates import Make
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class WireOutbox:
     """A rollout's way to its client."""
 
@@ -22,6 +22,11 @@ class WireOutbox:
     _send: Callable[[bytes], None]
     _transport: Transport
     _recorder: Recorder
+    _send_all: Callable[[Iterable[bytes]], object] = attrs.field(init=False)
+    """The transport's own if nobody listens; a connection that is over swallows them, as `_send` does."""
+
+    def __attrs_post_init__(self) -> None:
+        self._send_all = self._send_each if self.traced else self._transport.queue_all
 
     def emit(self, event: ServerEvent) -> None:
         """Number, encode and queue."""
@@ -42,11 +47,6 @@ class WireOutbox:
         """As `Outbox.emit_made`."""
         _, frames = self._record.send_made(make, item_id, output_index, *texts)
         self._send_all(frames)
-
-    @property
-    def _send_all(self) -> Callable[[Iterable[bytes]], object]:
-        """The transport's own if nobody listens; a connection that is over swallows them, as `_send` does."""
-        return self._send_each if self.traced else self._transport.queue_all
 
     def _send_each(self, texts: Iterable[bytes]) -> None:
         for text in texts:

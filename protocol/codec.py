@@ -99,11 +99,12 @@ _TEXT_OR_ITEMS: Final = str | tuple[items.Item, ...] | None
 
 _PLAIN: Final = (str, int, float, bool, NoneType)
 
-Structure = Callable[[Any], Any]
+Structure = Callable[..., Any]
+"""Of a value; cattrs gives the type besides, which each of ours knows already."""
 
 
 def _exactly(cls: type, expected: str) -> Structure:
-    def structure(value: Any) -> Any:
+    def structure(value: Any, _type: Any = None) -> Any:
         if type(value) is not cls:
             raise _Mismatch(expected)
         return value
@@ -111,19 +112,19 @@ def _exactly(cls: type, expected: str) -> Structure:
     return structure
 
 
-def _number(value: Any) -> float:
+def _number(value: Any, _type: Any = None) -> float:
     if type(value) is not float and type(value) is not int:
         raise _Mismatch("a number")
     return float(value)
 
 
-def _texts(value: Any) -> Any:
+def _texts(value: Any, _type: Any = None) -> Any:
     if type(value) is not dict or not all(type(v) is str for v in value.values()):
         raise _Mismatch("an object of strings")
     return value
 
 
-def _text_or_object(value: Any) -> Any:
+def _text_or_object(value: Any, _type: Any = None) -> Any:
     if type(value) is not str and type(value) is not dict:
         raise _Mismatch("a string or an object")
     return value
@@ -142,7 +143,7 @@ def _one_of(literal: Any) -> Callable[[Any, Any], Any]:
     return structure
 
 
-def _usage(value: Any) -> Usage:
+def _usage(value: Any, _type: Any = None) -> Usage:
     """The nested wire form; details may be null (other servers send that)."""
     whole = _object(value)
     inputs, outputs = whole.get("input_tokens_details") or {}, whole.get("output_tokens_details") or {}
@@ -158,7 +159,7 @@ def _usage(value: Any) -> Usage:
     return Usage(*numbers)
 
 
-def _mcp_error(value: Any) -> str | None:
+def _mcp_error(value: Any, _type: Any = None) -> str | None:
     """A hosted tool's error: text here, an object of one of three types on the wire (SDK; other servers: text)."""
     if value is None or type(value) is str:
         return value
@@ -198,9 +199,9 @@ class _Decoder:
             (bool, _exactly(bool, "a boolean")),
             (float, _number),
         ):
-            self.converter.register_structure_hook(scalar, _hook(strict))
+            self.converter.register_structure_hook(scalar, strict)
         shapes: tuple[tuple[Any, Structure], ...] = (
-            (Any, lambda value: value),
+            (Any, lambda value, _type: value),
             (Usage, _usage),
             (events.JSON, _object),
             (Mapping[str, str], _texts),
@@ -208,7 +209,7 @@ class _Decoder:
             (tuple[events.JSON, ...], self.objects),
             (
                 tuple[str, ...],
-                partial(self._each, structure=_exactly(str, "a string"), expected="a list of strings"),
+                lambda value, _type: self._each(value, _exactly(str, "a string"), "a list of strings"),
             ),
             (items.Part, self.part),
             (items.Item, self.item),
@@ -216,18 +217,16 @@ class _Decoder:
             (str | tuple[items.Item, ...], self.text_or_items),
             (str | events.JSON | None, _or_null(_text_or_object)),
             (_TEXT_OR_ITEMS, _or_null(self.text_or_items)),
-            (tuple[items.Part, ...], lambda value: () if value is None else self.parts(value)),
+            (tuple[items.Part, ...], lambda value, _type: () if value is None else self.parts(value)),
             (tuple[items.Part, ...] | None, _or_null(self.parts)),
             *((t, self.many_items) for t in _ITEM_LISTS),
         )
         for shape, structure in shapes:
-            self.converter.register_structure_hook_func(partial(_same, shape), _hook(structure))
+            self.converter.register_structure_hook_func(partial(_same, shape), structure)
         self.converter.register_structure_hook_factory(_is_literal, _one_of)
         self.converter.register_structure_hook(
             items.McpCall,
-            make_dict_structure_fn(
-                items.McpCall, self.converter, error=override(struct_hook=_hook(_mcp_error))
-            ),
+            make_dict_structure_fn(items.McpCall, self.converter, error=override(struct_hook=_mcp_error)),
         )
         self._structures: dict[Any, Callable[[Any, Any], Any]] = {}
 
@@ -238,28 +237,28 @@ class _Decoder:
             structure = self._structures[cls] = self.converter.get_structure_hook(cls)
         return structure(value, cls)
 
-    def part(self, value: Any) -> Any:
+    def part(self, value: Any, _type: Any = None) -> Any:
         tag = _object(value).get("type") or ""
         if type(tag) is not str:
             raise _Mismatch("an object with a string 'type'")
         cls = _PARTS.get(tag)
         return items.OpaquePart(value) if cls is None else self.structure(value, cls)
 
-    def parts(self, value: Any) -> Any:
+    def parts(self, value: Any, _type: Any = None) -> Any:
         return self._each(value, self.part, "a list of content parts")
 
-    def objects(self, value: Any) -> Any:
+    def objects(self, value: Any, _type: Any = None) -> Any:
         # SDKs give our own items back with null for what was empty
         return () if value is None else self._each(value, _object, "a list of objects")
 
-    def content(self, value: Any) -> Any:
+    def content(self, value: Any, _type: Any = None) -> Any:
         return (
             value
             if type(value) is str
             else self._each(value, self.part, "a string or a list of content parts")
         )
 
-    def item(self, value: Any) -> Any:
+    def item(self, value: Any, _type: Any = None) -> Any:
         tag = _object(value).get("type")
         if tag is None:  # a message or a reference may come without its type (reference 8.1)
             tag = "message" if "role" in value else "item_reference"
@@ -275,15 +274,11 @@ class _Decoder:
             }
         return items.Opaque(value) if cls is None else self.structure(value, cls)
 
-    def many_items(self, value: Any) -> Any:
+    def many_items(self, value: Any, _type: Any = None) -> Any:
         return self._each(value, self.item, "a list of items")
 
-    def text_or_items(self, value: Any) -> Any:
+    def text_or_items(self, value: Any, _type: Any = None) -> Any:
         return value if type(value) is str else self._each(value, self.item, "a string or a list of items")
-
-
-def _hook(structure: Structure) -> Callable[[Any, Any], Any]:
-    return lambda value, _type: structure(value)
 
 
 def _is_literal(t: Any) -> bool:
@@ -295,7 +290,7 @@ def _same(t: Any, other: Any) -> bool:
 
 
 def _or_null(structure: Structure) -> Structure:
-    return lambda value: None if value is None else structure(value)
+    return lambda value, _type: None if value is None else structure(value)
 
 
 _FAST: Final = _Decoder(detailed=False)

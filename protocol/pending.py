@@ -46,7 +46,7 @@ class PendingCalls:
     @property
     def call_ids(self) -> tuple[str, ...]:
         """Ids of the pending calls, in call order."""
-        return tuple(call_id for call_id, known in self._awaited.items() if isinstance(known, CALLS))
+        return tuple([call_id for call_id, known in self._awaited.items() if isinstance(known, CALLS)])
 
     @property
     def held(self) -> int:
@@ -109,14 +109,15 @@ class PendingCalls:
             self._awaited[output.call_id] = output
         self._open_count -= len(batch.outputs)
         self._messages += batch.messages
-        return tuple(output.call_id for output in batch.outputs)
+        return tuple([output.call_id for output in batch.outputs])
 
     def take(self) -> tuple[Item, ...]:
         """What goes into the context now: outputs in call order, then messages as they came (reference 2.4)."""
-        outputs = tuple(known for known in self._awaited.values() if isinstance(known, OUTPUTS))
+        outputs = [known for known in self._awaited.values() if isinstance(known, OUTPUTS)]
         if outputs:
             self._taken = self._taken if self._taken is not None else {}
-            self._taken.update((output.call_id, type(output)) for output in outputs)
+            for output in outputs:
+                self._taken[output.call_id] = type(output)
             self._awaited = {
                 call_id: call for call_id, call in self._awaited.items() if isinstance(call, CALLS)
             }

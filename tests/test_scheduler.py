@@ -11,7 +11,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.scheduler import SlotPool, SlotStatistics, wait_bound
+from engine.scheduler import SlotPool, Slots, SlotStatistics, wait_bound
 from engine.simulation import simulate
 from tests.watched_slots import WatchedSlots
 
@@ -518,3 +518,13 @@ async def test_the_longest_wait_is_told(autojump_clock):
     pool = SlotPool(1)
     await holds_in_turn(pool, [(True, "a"), (True, "b")], {"a": 7.0})
     assert 7.0 == pool.statistics().longest_wait_seconds
+
+
+async def test_free_slots_are_taken_at_once_or_none_is(autojump_clock):
+    """Without a checkpoint, and only where no pool makes it wait; they are given back as others are."""
+    pools = SlotPool(1), SlotPool(2)
+    first, second = Slots(pools, "a", resumed=True), Slots(pools, "a", resumed=True)
+    assert [True, False] == [first.take_free(), second.take_free()]
+    assert [(0, 1), (1, 1)] == [(pool.statistics().free, pool.statistics().held) for pool in pools]
+    await first.__aexit__()
+    assert [(1, 0), (2, 0)] == [(pool.statistics().free, pool.statistics().held) for pool in pools]

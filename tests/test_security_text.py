@@ -4,8 +4,12 @@ The ids are those of the security list; `tests/test_security.py` says where the 
 """
 
 import logging
+import os
 import re
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -24,6 +28,7 @@ from tests.scenarios import FUNCTION, MULTI_AGENT, TERMINAL, Talk
 from tests.test_refusals import FRAMES
 from tests.wire import WirePeer
 
+ROOT = Path(__file__).parents[1]
 KEYS = ("sk-alpha-key", "sk-beta-key")
 UNKNOWN = "resp_" + "5" * 32
 CALL_THEN_THANK = [[call("f"), END], [*say("Thanks."), END]]
@@ -223,6 +228,27 @@ def test_t20_ids_are_random_and_have_no_order() -> None:
     assert [16] * 32 == [len({each[5 + place] for each in ids}) for place in range(32)]
     rising = sum(one < other for one, other in pairwise(ids))
     assert 400 < rising < 600
+
+
+FORKED = """
+import os
+from engine.engine import random_id
+random_id("resp")
+if (child := os.fork()) == 0:
+    print(random_id("resp"), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(random_id("resp"))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_t20_a_forked_process_draws_ids_of_its_own() -> None:
+    """Ids are drawn ahead; what is drawn and not yet given away is not in two processes."""
+    told = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, check=True, text=True, cwd=ROOT
+    )
+    assert 2 == len(set(told.stdout.split()))
 
 
 _AROUND_A_MESSAGE = (vocabulary.START, vocabulary.MESSAGE, vocabulary.END)
