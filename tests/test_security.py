@@ -67,6 +67,7 @@ One line a proof, `file: test`; a test below reads this table.
                                            store: somebody_elses_response_is_no_parent
                                            security_text: t20_a_foreign_id_is_answered_like_a_random_one
                                            security_text: t20_ids_are_random_and_have_no_order
+                                           security_text: t20_a_forked_process_draws_ids_of_its_own
     T21  forged members, roles, lanes      refusals: messages_are_refused_where_the_form_has_none
                                            security_text: t21_unknown_members_are_ignored
                                            security_text: t21_an_append_puts_nothing_into_the_models_mouth
