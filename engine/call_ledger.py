@@ -73,7 +73,12 @@ class CallLedger:
         `all_answered`: refuse also if a call is open at the end, as a create must.
         `RemoteProtocolError` (nothing taken): the first fault in order.
         """
-        if len(items) == 1 and not all_answered and isinstance(output := items[0], OUTPUTS) and not output.id:
+        if (
+            len(items) == 1
+            and not all_answered
+            and isinstance(output := items[0], OUTPUTS)
+            and output.id is None
+        ):
             self._answer(output)  # nearly all that comes later than a create
             return (output,)
         batch = _Batch(self._kinds, self._pending, self._item_ids)

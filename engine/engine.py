@@ -37,10 +37,12 @@ if hasattr(os, "register_at_fork"):  # where a process can fork at all
 
 def random_id(prefix: str) -> str:
     """`prefix` and 128 random bits: an id is a capability (reference 2.2)."""
-    if not _drawn_ids:
-        drawn = secrets.token_hex(16 * _IDS_DRAWN)
-        _drawn_ids.extend(drawn[start : start + 32] for start in range(0, len(drawn), 32))
-    return f"{prefix}_{_drawn_ids.pop()}"
+    while True:
+        try:
+            return f"{prefix}_{_drawn_ids.pop()}"
+        except IndexError:  # asked first, another thread could take the last one meanwhile
+            drawn = secrets.token_hex(16 * _IDS_DRAWN)
+            _drawn_ids.extend(drawn[start : start + 32] for start in range(0, len(drawn), 32))
 
 
 def wall_seconds() -> int:

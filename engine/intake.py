@@ -223,8 +223,10 @@ class Intake:
     async def keep(self, items: Sequence[Item]) -> None:
         """What the model wrote."""
         left = self._ledger.enter(Stage.VALIDATE)
-        self.calls.admit(items)
-        self._ledger.enter(left)
+        try:
+            self.calls.admit(items)
+        finally:
+            self._ledger.enter(left)
         finished: Callable[[Sequence[Item]], None] | None = getattr(self.sampling, "finished", None)
         if finished is not None:
             finished(items)

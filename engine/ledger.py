@@ -117,7 +117,7 @@ class Ledger:
 
 
 class _Block:
-    """A third of the cost of a generator, four times on the way of each resumption."""
+    """A third of the cost of a generator."""
 
     __slots__ = ("_ledger", "_left", "_stage")
 

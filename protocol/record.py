@@ -90,9 +90,9 @@ class Record:
         The hot path: no event is made for what is only bytes. → the types of all its events, the frames of all but the last,
         and what makes that of each piece; it raises as `send` does, and then has sent nothing.
         """
-        template = template_of(opening, len(texts), self.dialect.agent, self.stream_id)
+        template = template_of(opening, len(texts), self.dialect.agent)
         frames = self._fill(template, item_id, output_index, texts) if len(template.kinds) > 1 else []
-        kind, pattern = template.kinds[-1], template.delta(item_id, output_index)
+        kind, pattern = template.kinds[-1], template.delta(item_id, output_index, self.stream_id)
 
         def write(pieces: Sequence[str]) -> list[bytes]:
             number = self.next_number
@@ -110,12 +110,12 @@ class Record:
         self, make: Make, item_id: str, output_index: int, *texts: str
     ) -> tuple[tuple[str, ...], list[bytes]]:
         """`send` for what `make` makes of these values, no `output_item.done` among it → types and frames."""
-        template = template_of(make, len(texts), self.dialect.agent, self.stream_id)
+        template = template_of(make, len(texts), self.dialect.agent)
         return template.kinds, self._fill(template, item_id, output_index, texts)
 
     def _fill(self, template: Template, item_id: str, output_index: int, texts: Sequence[str]) -> list[bytes]:
         after = self.state if self._flows else self._output(template.kinds[0])
-        frames = template.fill(self.next_number, item_id, output_index, texts)
+        frames = template.fill(self.next_number, item_id, output_index, texts, self.stream_id)
         # judged once: output leads to SAMPLING, where more of it is legal on no condition and changes nothing
         self.state, self._flows = after, True
         self.next_number += len(frames)

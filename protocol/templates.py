@@ -6,8 +6,8 @@ made in the plain way and keeps the bytes around the marks: no event has a secon
 that what is filled equals what is made and encoded, byte for byte.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -18,9 +18,10 @@ from protocol.events import DELTA_CLASSES, ServerEvent
 from protocol.items import Agent
 
 Make: TypeAlias = Callable[..., tuple[ServerEvent, ...]]
-"""(agent, item id, output index, texts …) → events of one item, the first `response.*` of its kind and the rest `OUTPUT`.
+"""(agent, item id, output index, texts …) → events of one item, all of them output, and no `output_item.done` among them.
 
 Each value stands in the events as it is, or not at all. The last one of an *opening* is a delta without a piece.
+A function of the engine's own: templates are kept as long as the process lives.
 """
 DeltaPattern: TypeAlias = bytes
 """The frame of a delta, to be filled with its piece, as JSON, and its number."""
@@ -29,34 +30,34 @@ _INDEX: Final = 2**52 + 1
 _NUMBER: Final = 2**52 + 2
 _PIECE: Final = "\x02piece"
 _ID: Final = "\x02id"
-_ID_MARK: Final = orjson.dumps(_ID)
-_INDEX_MARK: Final = orjson.dumps(_INDEX)
 _TEXTS: Final = tuple(f"\x02{place}" for place in range(8))
 _NAMES: Final = tuple(b"%d" % place for place in range(len(_TEXTS)))
-MAX_TEMPLATES: Final = 1024
-"""How many are kept: a lane of a client's choice makes its own."""
 
 
 class Template:
-    """The frames of one `Make`, for one agent and lane."""
+    """The frames of one `Make`, for one agent. Whatever comes from outside is filled in, and never looked at for marks."""
 
     __slots__ = ("_delta", "_frames", "kinds")
 
-    def __init__(self, make: Make, texts: int, agent: Agent | None, stream_id: str | None) -> None:
+    def __init__(self, make: Make, texts: int, agent: Agent | None) -> None:
         made = list(make(agent, _ID, _INDEX, *_TEXTS[:texts]))
         self.kinds = tuple(event.type for event in made)
         """Of all its events."""
-        extras = codec.extras_of(agent, stream_id)
         self._delta = b""
         if isinstance(made[-1], DELTA_CLASSES):
             last: Any = made.pop()
-            delta = _escaped(attrs.evolve(last, delta=_PIECE), extras)
-            self._delta = delta.replace(orjson.dumps(_PIECE), b"%b").replace(orjson.dumps(_NUMBER), b"%d")
-        self._frames = tuple(_pattern(event, extras) for event in made)
+            self._delta = _pattern(attrs.evolve(last, delta=_PIECE), agent)
+        self._frames = tuple(_pattern(event, agent) for event in made)
 
-    def fill(self, number: int, item_id: str, output_index: int, texts: Sequence[str]) -> list[bytes]:
+    def fill(
+        self, number: int, item_id: str, output_index: int, texts: Sequence[str], stream_id: str | None
+    ) -> list[bytes]:
         """The frames, numbered from `number` on; of an opening all but the delta. `TypeError`: half a character."""
-        values: dict[bytes, Any] = {b"id": orjson.dumps(item_id), b"index": output_index}
+        values: dict[bytes, Any] = {
+            b"id": orjson.dumps(item_id),
+            b"index": output_index,
+            b"lane": _lane(stream_id),
+        }
         if texts:
             values.update(zip(_NAMES, map(orjson.dumps, texts), strict=False))
         frames = []
@@ -66,17 +67,20 @@ class Template:
             number += 1
         return frames
 
-    def delta(self, item_id: str, output_index: int) -> DeltaPattern:
+    def delta(self, item_id: str, output_index: int, stream_id: str | None) -> DeltaPattern:
         """The last frame of an opening, as a pattern."""
         assert self._delta, "an opening ends with a delta"
-        with_id = self._delta.replace(_ID_MARK, orjson.dumps(item_id).replace(b"%", b"%%"))
-        return with_id.replace(_INDEX_MARK, b"%d" % output_index)
+        return self._delta % {
+            b"id": orjson.dumps(item_id).replace(b"%", b"%%"),
+            b"index": output_index,
+            b"lane": _lane(stream_id).replace(b"%", b"%%"),
+        }
 
 
-@lru_cache(MAX_TEMPLATES)
-def template_of(make: Make, texts: int, agent: Agent | None, stream_id: str | None) -> Template:
+@cache
+def template_of(make: Make, texts: int, agent: Agent | None) -> Template:
     """The template of `make` with so many texts."""
-    return Template(make, texts, agent, stream_id)
+    return Template(make, texts, agent)
 
 
 def fill_pieces(pattern: DeltaPattern, pieces: Sequence[str], number: int) -> list[bytes]:
@@ -88,15 +92,23 @@ def fill_pieces(pattern: DeltaPattern, pieces: Sequence[str], number: int) -> li
     return frames
 
 
-def _pattern(event: ServerEvent, extras: Mapping[str, Any]) -> bytes:
-    """The plain encoding, with `%(name)` for each mark."""
-    text = _escaped(event, extras)
-    text = text.replace(_ID_MARK, b"%(id)b").replace(_INDEX_MARK, b"%(index)d")
-    text = text.replace(orjson.dumps(_NUMBER), b"%(number)d")
-    for mark, name in zip(_TEXTS, _NAMES, strict=True):
-        text = text.replace(orjson.dumps(mark), b"%%(%b)b" % name)
-    return text
+def _lane(stream_id: str | None) -> bytes:
+    """As it ends a frame."""
+    return b"" if stream_id is None else b',"stream_id":%b' % orjson.dumps(stream_id)
 
 
-def _escaped(event: ServerEvent, extras: Mapping[str, Any]) -> bytes:
-    return codec.encode(event, {"sequence_number": _NUMBER, **extras}).replace(b"%", b"%%")
+def _pattern(event: ServerEvent, agent: Agent | None) -> bytes:
+    """The plain encoding, with `%(name)` for each value; a delta is filled twice, with its piece and number last."""
+    text = codec.encode(event, {"sequence_number": _NUMBER, **codec.extras_of(agent, None)})
+    is_delta = isinstance(event, DELTA_CLASSES)
+    text = text.replace(b"%", b"%%%%" if is_delta else b"%%")
+    marks: dict[Any, bytes] = {
+        _ID: b"%(id)b",
+        _INDEX: b"%(index)d",
+        _NUMBER: b"%%d" if is_delta else b"%(number)d",
+        _PIECE: b"%%b",
+        **{mark: b"%%(%b)b" % name for mark, name in zip(_TEXTS, _NAMES, strict=True)},
+    }
+    for mark, name in marks.items():
+        text = text.replace(orjson.dumps(mark), name)
+    return text[:-1] + b"%(lane)b}"

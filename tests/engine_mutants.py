@@ -122,8 +122,8 @@ ENGINE_MUTANTS: Final[Sequence[EngineMutant]] = (
     EngineMutant(
         "deltas lose their lane",
         "protocol.record",
-        "template_of(opening, len(texts), self.dialect.agent, self.stream_id)",
-        "template_of(opening, len(texts), self.dialect.agent, None)",
+        "template.delta(item_id, output_index, self.stream_id)",
+        "template.delta(item_id, output_index, None)",
         "W2",
     ),
     EngineMutant(

@@ -406,9 +406,10 @@ calls = st.one_of(
     st.builds(CustomToolCall, call_id=call_ids, name=st.just("c"), input=st.just("")),
     st.builds(ToolSearchCall, call_id=call_ids, arguments=st.just({})),
 )
+output_ids = st.sampled_from([None, "", "m1"])
 outputs = st.one_of(
-    st.builds(FunctionCallOutput, call_id=call_ids, output=st.just("1")),
-    st.builds(CustomToolCallOutput, call_id=call_ids, output=st.just("2")),
+    st.builds(FunctionCallOutput, call_id=call_ids, output=st.just("1"), id=output_ids),
+    st.builds(CustomToolCallOutput, call_id=call_ids, output=st.just("2"), id=output_ids),
     st.builds(ToolSearchOutput, call_id=call_ids, tools=st.just(())),
 )
 others = st.one_of(
@@ -418,8 +419,8 @@ others = st.one_of(
     ),
     st.just(Reasoning()),
 )
-answered = calls.map(
-    lambda made: [made, output_for(made, "3")],
+answered = st.tuples(calls, output_ids).map(
+    lambda drawn: [drawn[0], attrs.evolve(output_for(drawn[0], "3"), id=drawn[1])]
 )
 noted = st.just([Message(role="user", content="x", id="m1"), Reasoning(), ItemReference("m1")])
 loose = st.one_of(calls, outputs, others, st.just(ItemReference("m2"))).map(lambda item: [item])
@@ -758,3 +759,13 @@ def test_stages_have_names():
     """Each stage is named as the hook that counts it."""
     expected = ["resolve", "validate", "classify", "account", "persist"]
     assert expected == [stage.name for stage in (Resolve, Validate, Classify, Account, Persist)]
+
+
+@pytest.mark.parametrize("item_id", [None, "", "m1"])
+def test_an_output_alone_is_taken_as_among_others(item_id):
+    """The shorter way for one output knows of it what the longer one does, also an id that says nothing."""
+    items = [call("a"), attrs.evolve(output("a"), id=item_id)]
+    ledger = CallLedger()
+    for item in items:
+        ledger.admit([item])
+    assert CallLedger.full(items) == ledger
