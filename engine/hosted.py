@@ -10,9 +10,9 @@ from typing import Any
 import attrs
 import orjson
 import trio
-from jsonschema import Draft202012Validator
 
 from engine.config import Limits
+from engine.schemas import validator_of
 
 HostedFunction = Callable[..., Awaitable[Any]]
 
@@ -59,14 +59,13 @@ class HostedTools:
     def __init__(self, tools: Iterable[HostedTool] = (), *, limits: Limits) -> None:
         self._limits = limits
         self._tools: dict[tuple[str, str], HostedTool] = {}
-        self._validators: dict[tuple[str, str], Draft202012Validator] = {}
+        self._validators: dict[tuple[str, str], Any] = {}
         for tool in tools:
-            Draft202012Validator.check_schema(tool.parameters)
             key = (tool.label, tool.name)
             if key in self._tools:
                 raise ValueError(f"hosted tool {tool.name!r} is registered twice under label {tool.label!r}")
             self._tools[key] = tool
-            self._validators[key] = Draft202012Validator(tool.parameters)
+            self._validators[key] = validator_of(tool.parameters)
 
     @property
     def labels(self) -> Mapping[str, frozenset[str]]:
@@ -122,7 +121,7 @@ class HostedTools:
         try:
             for error in self._validators[key].iter_errors(values):
                 return f"arguments do not fit the schema: {error.message}"[:500], {}
-        except Exception as error:  # noqa: BLE001  # nested too deeply, or a `$ref` that leads nowhere
+        except Exception as error:  # noqa: BLE001  # whatever the checker has against it
             return f"arguments cannot be checked: {_words_of(error)}"[:500], {}
         return (None, values) if isinstance(values, dict) else ("arguments are not an object", {})
 

@@ -104,7 +104,7 @@ class Validate:
     def tools_in_slices(
         self, tools: Sequence[Mapping[str, Any]], base: ToolTable | None = None, *, field: str = "tools"
     ) -> Generator[None, None, ToolTable]:
-        """`tools`, yielding between tools: a first look at a schema costs 3 µs a byte."""
+        """`tools`, yielding between tools: a first look at the largest schema takes half a millisecond."""
         table = yield from self._reader.read_in_slices(tools, field)
         return base.with_tools(table) if base is not None else table
 

@@ -35,7 +35,7 @@ IMPORTERS: Mapping[str, tuple[str, ...]] = {
     "wsproto": ("engine/transport.py",),
     "quicktok": ("engine/vocabulary.py", "engine/formats/quick_tokenizer.py"),
     "ahocorasick": ("engine/classifier.py",),
-    "jsonschema": ("engine/hosted.py", "engine/tool_table.py"),
+    "jsonschema_rs": ("engine/schemas.py",),
     "rich": ("demos/live/*", "demos/lab/*"),
     "opentelemetry": ("demos/lab/telemetry.py",),
     "numpy": ("demos/lab/statistics.py", "demos/lab/maps.py"),
