@@ -65,7 +65,10 @@ class HostedTools:
             if key in self._tools:
                 raise ValueError(f"hosted tool {tool.name!r} is registered twice under label {tool.label!r}")
             self._tools[key] = tool
-            self._validators[key] = validator_of(tool.parameters)
+            try:
+                self._validators[key] = validator_of(tool.parameters)
+            except ValueError as error:
+                raise ValueError(f"the schema of hosted tool {tool.name!r} {error}") from None
 
     @property
     def labels(self) -> Mapping[str, frozenset[str]]:

@@ -618,8 +618,9 @@ class Rollout:
     def _tell(self, name: str, **members: Any) -> None:
         """For the trace only: nobody counts these."""
         if self._traced:
-            with self.ledger.at(Stage.TRACE):
-                self._outbox.hook(name, {"response_id": self.record.response_id, **members})
+            left = self.ledger.enter(Stage.TRACE)
+            self._outbox.hook(name, {"response_id": self.record.response_id, **members})
+            self.ledger.enter(left)
 
 
 class _Slot:

@@ -40,8 +40,11 @@ def validator_of(schema: Mapping[str, Any]) -> Any:
     """To hold values against a schema. `ValueError`: it is none, or refers to another one."""
     fault = fault_of(schema)
     if fault is not None:
-        raise ValueError(f"a schema is no JSON schema: {fault}")
-    return _DIALECTS[_dialect_of(schema)](schema, retriever=_fetch_nothing)
+        raise ValueError(f"is no JSON schema: {fault}")
+    try:
+        return _DIALECTS[_dialect_of(schema)](schema, retriever=_fetch_nothing)
+    except jsonschema_rs.ValidationError as error:
+        raise ValueError(f"cannot be used: {error.message}") from None
 
 
 def _dialect_of(schema: Mapping[str, Any]) -> str:
