@@ -4,8 +4,8 @@ Workload: one conversation of 30 tool calls, 50 sampled tokens a turn; its conte
 The opening holds instructions (2,000 tokens), ten tools and a long message; each output of a tool has 1,425 tokens.
 
 *naive HTTP*: keep-alive, streams, the whole history in each request; nothing is remembered between requests.
-*half-naive HTTP*: the same, but schemas of tools are remembered, so that what the history alone costs is seen. That was
-a third of naive's until schemas were judged in microseconds; the target for *create* was set, and reached, before that.
+*half-naive HTTP*: the same, but schemas of tools are remembered, so that what the history alone costs is seen.
+Looking at schemas was half of naive's time until it took microseconds; the target for *create* is older than that.
 *optimised HTTP*: the same requests to a server that recognises histories by their content (`engine.prefix_cache`).
 *create*: one WebSocket; each turn names the response before and brings the output, and repeats instructions and tools.
 *append*: one WebSocket, one response; each turn brings the output and nothing else.
