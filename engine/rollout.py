@@ -347,8 +347,7 @@ class Rollout:
         self._assembly.begin_segment()
         warms_up = self.create.generate is False  # everything but the sampling
         if warms_up and not self._intake.reads_ahead:
-            with self.ledger.at(Stage.ACCOUNT):
-                self._count_segment(self._intake.input_tokens, self._intake.held_tokens)
+            self._count_segment(self._intake.input_tokens, self._intake.held_tokens)
             return
         self.ledger.segments += 1
         before = len(self._assembly.items)
