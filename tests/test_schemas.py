@@ -81,6 +81,20 @@ def test_patterns_are_those_of_the_standard(pattern):
     assert fault_of({"type": "string", "pattern": pattern}) is None
 
 
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("((((a{1000}){1000}){1000}){1000})", None),
+        ("(" * 30_000 + ")" * 30_000, None),
+        ("[" * 60_000, "'format' fails at '.pattern'."),
+    ],
+    ids=["repetitions", "groups", "classes"],
+)
+def test_a_pattern_is_read_and_not_unfolded(pattern, words):
+    """What would be too large for a machine, or too deep for a stack, is judged like any other."""
+    assert words == fault_of({"pattern": pattern})
+
+
 @pytest.mark.parametrize("where", ["http://127.0.0.1:9/schema", "#/$defs/a b", "::"])
 def test_a_reference_of_a_client_is_not_followed(where):
     """Wherever it leads, and however it is spelled."""

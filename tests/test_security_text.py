@@ -398,7 +398,7 @@ async def _error(talk: Talk, frame: Any) -> dict[str, Any]:
 
 INSIDE = re.compile(
     r"Traceback|File \"|line \d|\.py\b|0x[0-9a-f]{6}|/usr|/home|/tmp|/work|site-packages|\bNone\b"
-    r"|\b(?:engine|protocol|trio|wsproto|h11|orjson|cattrs|attrs|jsonschema)\b|\w+(?:Error|Exception)\b",
+    r"|\b(?:engine|protocol|trio|wsproto|h11|orjson|cattrs|attrs|jsonschema\w*)\b|\w+(?:Error|Exception)\b",
 )
 """What names the inside of a program."""
 
